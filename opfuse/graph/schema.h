@@ -1,0 +1,69 @@
+#pragma once
+// Operator schemas as a generated, versioned table: argument names, types, defaults, aliases and
+// writes. opfuse/graph/schemas/torch_2_13.schemas holds one line per overload as PyTorch prints it,
+// then tab and flags: "aten::mul.Tensor(Tensor self, Tensor other) -> Tensor\tcpu". The recorder adds
+// schemas of operators that the table does not know.
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "opfuse/base/result.h"
+#include "opfuse/graph/graph.h"
+
+namespace opfuse::graph {
+
+struct SchemaArgument {
+  std::string name;
+  std::string type;           // "Tensor", "Tensor?", "Tensor[]", "Tensor?[]", "Scalar", "int", "int[]", "ScalarType?", …
+  bool has_default = false;
+  Attr default_value = NoneAttr{};
+  std::string alias_set;      // "a" of Tensor(a!) ; empty when fresh
+  bool is_write = false;
+  bool keyword_only = false;
+
+  bool is_tensor() const { return type == "Tensor" || type == "Tensor?"; }
+  bool is_tensor_list() const { return type == "Tensor[]" || type == "Tensor?[]"; }
+};
+
+struct Schema {
+  std::string name;           // "aten.mul.Tensor"
+  std::vector<SchemaArgument> arguments;
+  std::vector<SchemaArgument> returns;
+  bool composite_implicit = false;  // no kernel of its own: descended into
+  bool random = false;              // nondeterministic_seeded
+  bool pointwise = false;
+  bool writes_undeclared = false;   // writes arguments that the schema does not mark (native_batch_norm)
+
+  bool is_view() const;             // an output aliases an input without a write
+  bool is_mutable() const;
+};
+
+// Parses one line as PyTorch prints a schema, with optional flags after a tab.
+Result<Schema> parse_schema(std::string_view line);
+
+class SchemaTable {
+ public:
+  // The table compiled into the program.
+  static const SchemaTable& builtin();
+
+  const Schema* find(std::string_view name) const;  // "aten.mul.Tensor"; null when unknown
+  // Adds or replaces; the pointer stays valid while the table lives.
+  const Schema* add(Schema schema);
+  size_t size() const;
+
+  SchemaTable();
+  ~SchemaTable();
+  SchemaTable(SchemaTable&&) noexcept;
+  SchemaTable& operator=(SchemaTable&&) noexcept;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// "aten::mul.Tensor" -> "aten.mul.Tensor".
+std::string dotted_name(std::string_view torch_name);
+
+}  // namespace opfuse::graph

@@ -1,0 +1,163 @@
+#pragma once
+// EventTable: every event of one recorded step or trace file, as columns. Filled by the recorder
+// (opfuse/torch) and by the file readers alike; read by graph/ (to build the Graph), by the Chrome
+// writer and by the report. Times are int64 nanoseconds from the digits of the source, never through
+// a double. Everything a source does not say is kUnknown / -1 / empty, never a default.
+// BORDER: trace -> graph.
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "opfuse/base/dtype.h"
+
+namespace opfuse::trace {
+
+using StringId = uint32_t;  // index into StringPool; 0 is the empty string
+constexpr int32_t kNone = -1;
+
+class StringPool {
+ public:
+  StringPool();
+  StringId intern(std::string_view text);
+  std::string_view get(StringId id) const { return texts_[id]; }
+  size_t size() const { return texts_.size(); }
+
+ private:
+  std::vector<std::string> texts_;
+  std::unordered_map<std::string, StringId> ids_;
+};
+
+enum class EventKind : uint8_t {
+  kOperator,      // dispatcher call, name "aten::mul.Tensor" (overload after the dot, none when empty)
+  kAutogradNode,  // evaluation of a backward node, name "SwishImplementationBackward", "MulBackward0"
+  kFunction,      // forward of a Python autograd.Function, name is the class name
+  kUserScope,     // record_function("…"), Optimizer.step#SGD.step
+  kKernel,        // device work
+  kOther,
+};
+
+// Flags of one event, as they were when it started.
+enum EventFlag : uint16_t {
+  kGradMode = 1 << 0,
+  kInferenceMode = 1 << 1,
+  kAutocast = 1 << 2,       // autocast enabled for the device of the first input
+  kGraphTask = 1 << 3,      // an autograd graph task is running on this thread (backward pass)
+  kPythonMode = 1 << 4,     // a dispatch or function mode (or functorch level) is active
+  kSavedTensorHooks = 1 << 5,
+  kCheckpointRecompute = 1 << 6,
+  kCreateGraph = 1 << 7,    // grad mode is on inside the graph task
+  kUnfinished = 1 << 8,     // the event had not ended when the record stopped
+  kComposite = 1 << 9,      // CompositeImplicit without a kernel of its own: descended into
+  kRandom = 1 << 10,        // tagged nondeterministic_seeded
+  kOpaqueArguments = 1 << 11,  // wrapper tensors (functorch, sparse, subclass) that could not be described
+};
+
+enum TensorFlag : uint16_t {
+  kRequiresGrad = 1 << 0,
+  kLeaf = 1 << 1,
+  kWrappedNumber = 1 << 2,  // a Python scalar; its value is in `number`
+  kIsParameter = 1 << 3,
+  kHasHooks = 1 << 4,       // tensor hooks, retain_grad or post-accumulate hooks
+  kInference = 1 << 5,
+  kConjOrNeg = 1 << 6,
+  kSubclass = 1 << 7,       // Python dispatch key
+  kExported = 1 << 8,       // storage known to be shared with numpy / DLPack
+};
+
+// One description of a tensor as an argument or a result. Equal rows are interned.
+struct TensorRow {
+  int32_t tensor = kNone;    // identity of the TensorImpl within the session
+  int32_t storage = kNone;   // row of `storages`; kNone when it has none
+  int64_t offset = 0;        // elements
+  DType dtype = DType::kUnknown;
+  int8_t device = -1;        // 0 cpu, 1 cuda, 2 other (see device_name); -1 unknown
+  uint16_t flags = 0;
+  bool shape_known = false;
+  std::vector<int64_t> shape;
+  std::vector<int64_t> strides;  // elements; empty with rank > 0 means unknown
+  int64_t torch_version = -1;    // torch's own _version
+  double number = 0;             // value of a wrapped number
+};
+
+// A storage; the id of the same live storage is equal in all records of one session.
+struct StorageRow {
+  int64_t session_id = -1;
+  int64_t bytes = -1;
+  bool external = false;       // first seen as an input: existed before the step
+  StringId label = 0;          // "param:model.fc.weight", "buffer:…", "state:…", "" when not known
+};
+
+enum class ArgumentKind : uint8_t {
+  kUnknown, kNone, kTensor, kTensorList, kOptionalTensorList, kBool, kInt, kDouble, kComplex, kString,
+  kIntList, kDoubleList, kBoolList, kDevice, kGenerator, kOpaque,
+};
+
+// Non-tensor values live in `ints`, `doubles` or `text`; tensors are indices into EventTable::tensors
+// (kNone: undefined tensor).
+struct ArgumentRow {
+  ArgumentKind kind = ArgumentKind::kUnknown;
+  std::vector<int32_t> tensors;
+  std::vector<int64_t> ints;      // kBool, kInt: one element; kIntList, kBoolList
+  std::vector<double> doubles;    // kDouble: one; kDoubleList; kComplex: two
+  StringId text = 0;              // kString, kDevice; kOpaque: the type's name
+};
+
+// Source position of a frame. Lines are 1-based, columns are 0-based UTF-8 byte offsets as Python's
+// co_positions() gives them; -1 when unknown.
+struct FrameRow {
+  StringId file = 0;
+  StringId function = 0;  // qualified name
+  int32_t line = -1, column = -1, end_line = -1, end_column = -1;
+  int32_t code = kNone;   // recorder's id of the code object
+};
+
+// A call stack as a tree: the innermost frame and the rest.
+struct StackRow {
+  int32_t frame = kNone;
+  int32_t parent = kNone;  // row of `stacks`, the calling frame
+};
+
+struct ThreadRow {
+  int64_t pid = 0, tid = 0;
+  StringId name = 0;
+};
+
+struct EventRow {
+  StringId name = 0;
+  EventKind kind = EventKind::kOther;
+  uint16_t flags = 0;
+  int32_t thread = 0;
+  int32_t parent = kNone;        // enclosing event on the same thread
+  int64_t start_ns = 0;
+  int64_t dur_ns = -1;           // -1: unknown or unfinished
+  int64_t sequence = -1;         // autograd sequence number: of the node (backward) or made by it (forward)
+  int64_t forward_sequence = -1; // kOperator: sequence_nr of the first output's grad_fn after the call
+  int32_t stack = kNone;
+  std::vector<ArgumentRow> inputs;   // in schema order
+  std::vector<ArgumentRow> outputs;
+};
+
+// What was lost or looked odd, counted by name ("events dropped: cap", "tensor without storage").
+using Losses = std::map<std::string, int64_t>;
+
+struct EventTable {
+  StringPool strings;
+  std::vector<EventRow> events;  // in order of start on each thread; parents before children
+  std::vector<TensorRow> tensors;
+  std::vector<StorageRow> storages;
+  std::vector<FrameRow> frames;
+  std::vector<StackRow> stacks;
+  std::vector<ThreadRow> threads;
+  Losses losses;
+  std::string source;            // "recorder", or the format of the file read
+  int64_t wall_start_unix_ns = 0;
+
+  std::string_view name(const EventRow& event) const { return strings.get(event.name); }
+};
+
+}  // namespace opfuse::trace
