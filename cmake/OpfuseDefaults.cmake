@@ -1,0 +1,34 @@
+# Compiler settings that every target shares.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_CXX_SCAN_FOR_MODULES OFF)  # newer CMake scans every C++20 file for modules otherwise
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+# Everything may end up inside libopfuse_torch.so, which shows two functions to the outside.
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release or RelWithDebInfo" FORCE)
+endif()
+
+find_program(OPFUSE_CCACHE ccache)
+if(OPFUSE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${OPFUSE_CCACHE}")
+endif()
+
+# At most two translation units with torch headers at once: each needs up to 1.4 GiB.
+set_property(GLOBAL APPEND PROPERTY JOB_POOLS torch_pool=2)
+
+add_library(opfuse_warnings INTERFACE)
+target_compile_options(opfuse_warnings INTERFACE -Wall -Wextra -Werror)
+
+add_library(opfuse_sanitizers INTERFACE)
+if(OPFUSE_SANITIZE)
+  target_compile_options(opfuse_sanitizers INTERFACE
+    -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  target_link_options(opfuse_sanitizers INTERFACE -fsanitize=address,undefined)
+endif()
