@@ -1,0 +1,77 @@
+#pragma once
+// A rule: an operator's unfused composition (its meaning, oracle, pattern and price baseline), other
+// spellings of it, near neighbours that it is not, its domain and its targets. Parsed from
+// rulebook/*.rule, ops/*/*.rule and user files; errors are located ("silu.rule:12:8: expected …").
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "opfuse/base/result.h"
+#include "opfuse/graph/graph.h"
+#include "opfuse/graph/schema.h"
+
+namespace opfuse::match {
+
+// How exactly a replacement computes the chain's function, weakest row used wins (design: classes).
+enum class Equivalence : uint8_t { kE0, kE1, kE2, kE3, kE4 };
+std::string_view equivalence_name(Equivalence equivalence);  // "E1"
+
+struct RuleParameter {
+  std::string name;
+  std::string type;        // "T", "T[..., n]", "float", …, as written
+  bool is_tensor = true;
+  bool optional = false;
+};
+
+// One way of writing the function, as a graph in canonical form. Externals are the parameters, in
+// order; `graph.results` the results.
+struct Spelling {
+  std::string name;        // "composition", or the spelling's title
+  graph::Graph graph;
+  int line = 0;
+};
+
+struct NearNeighbour {     // what this is not, and why
+  std::string title;
+  Spelling spelling;
+  std::string why;
+};
+
+struct Target {
+  std::string op;          // "aten.silu", "torch_npu.npu_silu", "opfuse.rms_norm"
+  std::vector<std::string> arguments;  // parameter names or literals, in call order
+  std::string device;      // "" any, "cpu", "cuda", "npu"
+  std::vector<DType> dtypes;           // empty: all of the rule's
+  std::string python;      // how a maintainer would call it: "torch.nn.functional.silu"
+  std::string backward;    // overload of its backward operator: "aten.silu_backward(grad, x)"; "" when unknown
+};
+
+struct Rule {
+  std::string name;        // "silu"
+  int version = 1;
+  std::string file;
+  int line = 0;
+  std::vector<RuleParameter> parameters;
+  std::vector<DType> dtypes;           // `where T in …`
+  Spelling composition;
+  std::vector<Spelling> spellings;
+  std::vector<NearNeighbour> near;
+  std::string domain;      // "floating": where the target raises although the composition works; "" total
+  std::vector<Target> targets;
+  std::string source;      // text of the rule, for reports and hashes
+};
+
+struct Rulebook {
+  std::vector<Rule> rules;
+  const Rule* find(std::string_view name) const;
+};
+
+Result<std::vector<Rule>> parse_rules(std::string_view text, std::string_view file,
+                                      const graph::SchemaTable& schemas);
+// The rules compiled into the program (rulebook/*.rule, ops/*/*.rule), then user files in order.
+Result<Rulebook> load_rulebook(const std::vector<std::string>& user_files,
+                               const graph::SchemaTable& schemas);
+
+}  // namespace opfuse::match

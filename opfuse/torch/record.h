@@ -1,0 +1,48 @@
+#pragma once
+// Record: one recorded step with what replaying it needs. Made by the recorder (recorder.h), read by
+// the replay interpreter (replay.h). Rows of `calls` run parallel to `table.events`.
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "opfuse/graph/schema.h"
+#include "opfuse/trace/event_table.h"
+
+namespace opfuse::torch_bridge {
+
+// The dispatcher's side of one kOperator event.
+struct Call {
+  std::optional<c10::OperatorHandle> op;
+  std::vector<c10::IValue> attributes;  // by argument position; tensors and tensor lists are None
+  at::Generator generator;              // random operators: a clone taken before the call
+  // Values mode only. Hash of the bytes of each result that this call made or wrote, by tensor row.
+  std::vector<std::pair<int32_t, uint64_t>> hashes;
+  std::vector<std::pair<int32_t, at::Tensor>> random_results;  // tensor row, clone
+  // Storages whose bytes changed behind the recorder's back before this call: storage row, bytes.
+  std::vector<std::pair<int32_t, at::Tensor>> pokes;
+};
+
+struct Record {
+  trace::EventTable table;
+  std::vector<Call> calls;
+  std::vector<at::Tensor> snapshots;   // per storage row: bytes (kByte) at first sight, undefined if not external
+  graph::SchemaTable extra_schemas;    // custom operators that the built-in table does not know
+  bool with_values = false;
+  bool complete = true;                // false: the cap was reached, see table.losses
+  int64_t snapshot_bytes = 0;
+  double seconds = 0;                  // wall time of the recorded step
+  std::vector<std::string> declined;   // why the step cannot be replayed (functorch, sparse, …)
+};
+
+// 64-bit hash of the elements of a dense tensor (made contiguous when it is not).
+uint64_t hash_tensor(const at::Tensor& tensor);
+
+}  // namespace opfuse::torch_bridge
