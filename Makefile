@@ -1,0 +1,58 @@
+# Thin: every target is a script or a preset that can be run by itself.
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test test-all check format clean uninstall
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+export PYTHON
+PRESET ?= release
+BUILD := build/$(PRESET)
+# Nothing is written outside this folder: the compiler cache neither.
+export CCACHE_DIR ?= $(CURDIR)/.cache/ccache
+
+help: ## This list
+	@echo 'opfuse speeds up a PyTorch training script from outside. Start with: make demo'
+	@echo
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
+	@echo
+	@echo 'Settings: PYTHON=python3.12   TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu   PIP_INDEX_URL=...'
+	@echo 'Everything stays in this folder, Debian packages apart. More: docs/building.md'
+
+setup: ## Say what is missing and install it: Debian packages, .venv, PyTorch
+	@tools/bootstrap.sh
+
+build: setup ## Build the program and libopfuse_torch.so
+	@tools/build.sh $(PRESET) opfuse opfuse_torch
+
+demo: build ## Tune EfficientNet-B0 training and prove it: a few minutes, quick the second time
+	@if [ -x tools/demo.sh ]; then tools/demo.sh; \
+	else echo 'make demo: expected tools/demo.sh, found none' >&2; exit 1; fi
+
+test: ## All tests: C++, then Python and the browser; at most 15 minutes on 2 cores
+	@tools/bootstrap.sh test
+	@tools/build.sh $(PRESET) all
+	@tools/test.sh $(PRESET)
+
+test-all: test ## The tests, then the C++ tests again under the sanitizers
+	@tools/build.sh asan all
+	@ctest --preset asan --progress
+
+check: ## What is not a test: layers, format, paths of this machine
+	@tools/bootstrap.sh check
+	@.venv/bin/python tools/check_layers.py
+	@.venv/bin/python tools/check_paths.py
+	@tools/check_format.sh
+
+format: ## Format C++ and Python as `make check` wants them
+	@tools/bootstrap.sh check
+	@tools/check_format.sh --fix
+
+clean: ## Remove what was built and what the demo wrote
+	rm -rf build dist examples/imagenet/.work .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
+
+uninstall: clean ## Remove .venv, caches and the fetched model source; name the Debian packages
+	@if [ -s .cache/apt-installed.txt ]; then \
+	  echo 'Debian packages that were installed for this folder; remove them if nothing else needs them:'; \
+	  echo "  apt-get remove $$(sort -u .cache/apt-installed.txt | tr '\n' ' ')"; fi
+	rm -rf .venv .cache examples/imagenet/efficientnet_pytorch
