@@ -20,9 +20,9 @@ std::string read(const fs::path& path) {
 
 int count_files(const fs::path& folder, std::string_view extension) {
   if (!fs::exists(folder)) return 0;
-  return static_cast<int>(std::count_if(
-      fs::directory_iterator(folder), fs::directory_iterator(),
-      [&](const auto& entry) { return entry.path().extension() == extension; }));
+  return static_cast<int>(
+      std::count_if(fs::directory_iterator(folder), fs::directory_iterator(),
+                    [&](const auto& entry) { return entry.path().extension() == extension; }));
 }
 
 void expect_same_as_on_disk(std::span<const EmbeddedFile> files, const fs::path& folder) {
