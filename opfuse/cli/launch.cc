@@ -1,0 +1,100 @@
+#include "opfuse/cli/launch.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+
+#include "opfuse/cli/child.h"
+#include "opfuse/cli/finish.h"
+#include "opfuse/cli/run_directory.h"
+#include "opfuse/cli/verb.h"
+#include "opfuse/cli/watch.h"
+
+namespace opfuse::cli {
+namespace {
+
+constexpr useconds_t kPollUs = 100'000;
+
+bool disabled() {
+  const char* value = std::getenv("OPFUSE_DISABLE");
+  return value && *value && std::string(value) != "0";
+}
+
+std::vector<std::string> child_environment(const Installation& installation,
+                                           const std::string& run_dir) {
+  std::string path = installation.python_dir + "/opfuse/_shim";
+  if (const char* old = std::getenv("PYTHONPATH"); old && *old) path += std::string(":") + old;
+  return {"PYTHONPATH=" + path, "OPFUSE_RUN_DIR=" + run_dir};
+}
+
+// What there is to say when the command ended and no process of it could be looked into.
+std::string nothing_armed_text(const StateWatcher& watcher, const LaunchOptions& options) {
+  if (watcher.processes_seen() == 0)
+    return "nothing was recorded: no Python process of '" + options.command[0] +
+           "' was armed. `python -E` and `-I` ignore PYTHONPATH; drop them, or the program starts its "
+           "Python elsewhere (docker, ssh, sbatch): put `opfuse " +
+           options.verb + " --` in front of python there";
+  return "nothing was recorded: Python ran, but torch was never imported";
+}
+
+// The run itself cannot be set up: say why and give the user his program anyway.
+int run_plainly(const LaunchOptions& options, const std::string& why) {
+  say(why);
+  say("the command runs without opfuse");
+  return exec_command(options.command);
+}
+
+void watch(Child* child, StateWatcher* watcher, const LaunchOptions& options,
+           const std::string& run_dir) {
+  while (!child->poll()) {
+    if (watcher->look()) {
+      watcher->clear_live_line();
+      finish_run(options, run_dir, {}, watcher);
+    }
+    usleep(kPollUs);
+  }
+  watcher->look();
+  watcher->clear_live_line();
+}
+
+}  // namespace
+
+int launch(const LaunchOptions& options) {
+  if (disabled()) return exec_command(options.command);
+  Result<Installation> installation = find_installation();
+  if (!installation.ok()) return run_plainly(options, installation.error().message);
+  std::string note;
+  Result<std::string> run_dir = make_run_directory(options, &note);
+  if (!run_dir.ok()) {
+    if (!options.output.empty()) return usage_error(run_dir.error().message);
+    return run_plainly(options, run_dir.error().message);
+  }
+  if (!note.empty()) say(note);
+  if (Status status = write_config(options, *installation, *run_dir); !status.ok())
+    return run_plainly(options, status.error().message);
+
+  Result<Child> child = Child::spawn(options.command, child_environment(*installation, *run_dir));
+  if (!child.ok()) {
+    say(child.error().message);
+    remove_empty_run(*run_dir);
+    return spawn_status(options.command);
+  }
+  forward_signals(child->pid());
+  StateWatcher watcher(options, *run_dir);
+  const auto started = std::chrono::steady_clock::now();
+  watch(&child.value(), &watcher, options, *run_dir);
+  int code = child->status();
+  if (watcher.processes_armed() == 0) {
+    watcher.print(nothing_armed_text(watcher, options));
+    remove_empty_run(*run_dir);
+    return options.exit_code && code == 0 ? 3 : code;
+  }
+  const std::chrono::duration<double> lasted = std::chrono::steady_clock::now() - started;
+  const int outcome_code =
+      finish_run(options, *run_dir, report::RunEnd{code, lasted.count()}, &watcher);
+  if (code == 0 && (options.exit_code || options.require_gain > 0)) code = outcome_code;
+  return code;
+}
+
+}  // namespace opfuse::cli

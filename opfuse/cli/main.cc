@@ -1,0 +1,113 @@
+// opfuse: the command line. Turns the verbs (verb.h) into CLI11 subcommands and runs one.
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "opfuse/base/version.h"
+#include "opfuse/cli/verb.h"
+
+namespace opfuse::cli {
+
+void say(const std::string& text) { std::fprintf(stderr, "opfuse: %s\n", text.c_str()); }
+
+int usage_error(const std::string& text) {
+  say(text);
+  return 2;
+}
+
+std::vector<std::unique_ptr<Verb>> all_verbs() {
+  std::vector<std::unique_ptr<Verb>> verbs;
+  verbs.push_back(make_tune());
+  verbs.push_back(make_run());
+  verbs.push_back(make_apply());
+  verbs.push_back(make_record());
+  verbs.push_back(make_compare());
+  verbs.push_back(make_explain());
+  verbs.push_back(make_doctor());
+  return verbs;
+}
+
+namespace {
+
+constexpr const char* kDescription =
+    "opfuse finds chains of small PyTorch operators in a running script, proves that a fused\n"
+    "operator computes the same function, replaces them while training goes on, and measures\n"
+    "old against new in alternating live steps. The script is not changed.\n"
+    "\n"
+    "  opfuse tune -- python main.py --epochs 1      find, prove, replace, measure, report\n"
+    "  opfuse apply                                  write the edit into your files\n"
+    "\n"
+    "`opfuse VERB --help` teaches the verb. OPFUSE_DISABLE=1 switches everything off.";
+
+void add_flag(CLI::App* app, const Flag& flag) {
+  std::visit(
+      [&](auto* target) {
+        using T = std::remove_pointer_t<decltype(target)>;
+        if constexpr (std::is_same_v<T, bool>) {
+          app->add_flag(flag.names, *target, flag.help);
+        } else {
+          auto* option = app->add_option(flag.names, *target, flag.help);
+          option->type_name(flag.metavar);
+          if constexpr (std::is_same_v<T, std::vector<std::string>>)
+            option->delimiter(',')->take_all()->expected(1);
+        }
+      },
+      flag.target);
+}
+
+// Everything from the first word that is not a flag (or after `--`) is the command or the positionals.
+CLI::App* add_verb(CLI::App* app, Verb* verb, std::vector<std::string>* words) {
+  CLI::App* sub = app->add_subcommand(verb->name(), verb->summary());
+  sub->usage("Usage: opfuse " + verb->usage());
+  sub->footer(verb->description());
+  for (const Flag& flag : verb->flags()) add_flag(sub, flag);
+  if (verb->takes_command())
+    sub->prefix_command();
+  else
+    sub->add_option("arguments", *words, "see the usage line")->group("");
+  return sub;
+}
+
+std::vector<std::string> command_words(const CLI::App& sub) {
+  std::vector<std::string> words = sub.remaining();
+  if (!words.empty() && words.front() == "--") words.erase(words.begin());
+  return words;
+}
+
+int run_main(int argc, char** argv) {
+  CLI::App app(kDescription, "opfuse");
+  app.set_version_flag("--version", std::string("opfuse ") + kVersion);
+  app.usage("Usage: opfuse VERB [flags] …");
+  app.require_subcommand(0, 1);
+  std::vector<std::unique_ptr<Verb>> verbs = all_verbs();
+  std::vector<CLI::App*> subs;
+  std::vector<std::string> positionals;
+  for (auto& verb : verbs) subs.push_back(add_verb(&app, verb.get(), &positionals));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    say(std::string(error.what()) + " (see `opfuse --help`)");
+    return 2;
+  }
+  for (size_t i = 0; i < verbs.size(); ++i)
+    if (subs[i]->parsed())
+      return verbs[i]->run(verbs[i]->takes_command() ? command_words(*subs[i]) : positionals);
+  std::fputs(app.help().c_str(), stdout);
+  return 0;
+}
+
+}  // namespace
+}  // namespace opfuse::cli
+
+int main(int argc, char** argv) {
+  try {
+    return opfuse::cli::run_main(argc, argv);
+  } catch (const std::exception& error) {
+    opfuse::cli::say(std::string("internal error: ") + error.what());
+    return 70;
+  }
+}
