@@ -33,7 +33,7 @@ missing_apt() {
 }
 
 install_apt() {
-  local missing sudo=() size
+  local missing sudo=() prefix size
   missing=$(missing_apt)
   missing=${missing% }
   [ -n "$missing" ] || return 0
@@ -42,8 +42,9 @@ install_apt() {
     if command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
       sudo=(sudo -n)
     else
-      say "They need root, which this script does not ask for. Run this, then the same make again:" >&2
-      say "    sudo apt-get update && sudo apt-get install -y --no-install-recommends $missing" >&2
+      command -v sudo >/dev/null && prefix="sudo " || prefix=""
+      say "They need root, which this script does not ask for. As root, run this, then make again:" >&2
+      say "    ${prefix}apt-get update && ${prefix}apt-get install -y --no-install-recommends $missing" >&2
       exit 1
     fi
   fi
@@ -53,11 +54,11 @@ install_apt() {
     2>/dev/null | sed -n -e 's/^\(Need to get .*\) of archives\./\1,/p' \
     -e 's/^After this operation, \(.*\) of additional.*/\1 on disk/p' | tr '\n' ' ') || true
   say "installing them by apt: ${size:-size unknown}"
-  # shellcheck disable=SC2086
-  DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends \
-    -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 $missing >/dev/null ||
-    fail "apt-get could not install: $missing"
   mkdir -p .cache
+  # shellcheck disable=SC2086
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 $missing >.cache/apt.log 2>&1 ||
+    { cat .cache/apt.log >&2; fail "apt-get could not install: $missing"; }
   tr ' ' '\n' <<<"$missing" >>.cache/apt-installed.txt
 }
 
@@ -84,7 +85,10 @@ fi
 
 # Nothing outside this folder: pip's cache too, unless the caller has set another.
 export PIP_CACHE_DIR=${PIP_CACHE_DIR:-$PWD/.cache/pip} PIP_DISABLE_PIP_VERSION_CHECK=1
-pip_install() { .venv/bin/python -m pip install --progress-bar off --quiet "$@"; }
+# A person sees how far a download of gigabytes is; a log needs no lines from pip.
+quiet=(--quiet)
+[ -t 1 ] && quiet=()
+pip_install() { .venv/bin/python -m pip install "${quiet[@]}" "$@"; }
 
 # A stamp holds what was asked for; the set is installed again when that changes.
 up_to_date() { [ "$(cat ".venv/stamp-$1" 2>/dev/null)" = "$2" ]; }
