@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 
+#include "opfuse/base/sha256.h"
 #include "opfuse/cli/run_directory.h"
 #include "opfuse/cli/verb.h"
 #include "opfuse/rewrite/plan.h"
@@ -72,7 +73,7 @@ class Apply : public Verb {
         return Error{path.string() + ": is an installed package, which is not edited; import the "
                      "module that lies in the report directory instead"};
       OPFUSE_TRY(std::string before, read_file(path.string()));
-      if (rewrite::sha256_hex(before) != hash) {
+      if (sha256_hex(before) != hash) {
         if (already_applied(before, *plan, file))
           return Error{path.string() + ": already holds the edit"};
         return Error{path.string() + ": changed since it was measured (sha256 differs); run `opfuse "
