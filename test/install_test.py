@@ -1,4 +1,4 @@
-"""What is installed: the binaries' borders, and `pip install .` in an environment that has torch."""
+"""The borders of the binaries, and `pip install .` in an environment that has torch."""
 
 import os
 import re
