@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# The case from end to end, after the set-up: tunes EfficientNet-B0 training on generated images, then
+# applies the diff to a copy of the sources and runs the copy without opfuse against the original.
+#   DEMO_BATCH, DEMO_SIZE, DEMO_STEPS change the size of the run.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+python=${OPFUSE_DEMO_PYTHON:-$root/.venv/bin/python}
+opfuse=${OPFUSE_BIN:-$root/build/bin/opfuse}
+example=$root/examples/imagenet
+batch=${DEMO_BATCH:-16} size=${DEMO_SIZE:-224} steps=${DEMO_STEPS:-90}
+report=$root/opfuse-report/demo
+
+say() { printf '\n== %s\n' "$*"; }
+
+say "1 of 3: opfuse tune -- python main.py (EfficientNet-B0, batch $batch, $size px, generated images)"
+cd "$example"
+"$opfuse" tune --once -f -o "$report" -- \
+  "$python" main.py --arch efficientnet-b0 -b "$batch" --image-size "$size" --epochs 1 --steps "$steps" -j 0 --lr 0.01
+
+say "2 of 3: the edit, as a diff to commit"
+cat "$report/changes.diff"
+copy=$(mktemp -d "${TMPDIR:-/tmp}/opfuse-demo.XXXXXX")
+trap 'rm -rf "$copy"' EXIT
+cp -r "$example" "$copy/"
+(cd "$copy" && git init -q . && git apply --check -p1 --directory="" "$report/changes.diff" 2>/dev/null || true)
+"$opfuse" apply "$report" --root "$copy/imagenet"
+
+say "3 of 3: the edited copy without opfuse against the original, alternating"
+"$python" "$root/tools/compare_copies.py" --original "$example" --edited "$copy/imagenet" \
+  --batch "$batch" --image-size "$size" --report "$report/report.json"
+say "the report: $report/report.html"
