@@ -59,7 +59,10 @@ opfuse_torch_target(opfuse_torch_objects)
 
 add_library(opfuse_torch SHARED $<TARGET_OBJECTS:opfuse_torch_objects>)
 target_link_libraries(opfuse_torch PRIVATE opfuse_pipeline opfuse_ops opfuse_libtorch)
-target_link_options(opfuse_torch PRIVATE -Wl,--exclude-libs,ALL -Wl,--no-undefined)
+target_link_options(opfuse_torch PRIVATE -Wl,--no-undefined
+  "-Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/opfuse_torch.map")
+set_property(TARGET opfuse_torch APPEND PROPERTY
+  LINK_DEPENDS "${PROJECT_SOURCE_DIR}/cmake/opfuse_torch.map")
 # Python has loaded torch before us; the path beside site-packages/torch is only a fallback.
 set_target_properties(opfuse_torch PROPERTIES
   LINKER_LANGUAGE CXX BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN/../torch/lib")

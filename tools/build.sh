@@ -7,12 +7,17 @@ cd "$(dirname "$0")/.."
 preset=$1
 shift
 
-# ninja configures again when a CMake file changes; another torch is what it cannot see.
+# ninja configures again when a CMake file changes; another torch is what it cannot see. A folder
+# that was moved or copied with its build starts afresh.
 ninja_file=build/$preset/build.ninja
-if [ ! -e "$ninja_file" ] || { [ -e .venv/stamp-torch ] && [ .venv/stamp-torch -nt "$ninja_file" ]; }; then
+if ! grep -qsxF "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" "build/$preset/CMakeCache.txt"; then
+  rm -rf "build/$preset"
+fi
+if [ ! -e "$ninja_file" ] || [ .venv/stamp-torch -nt "$ninja_file" ]; then
   mkdir -p "build/$preset"
-  cmake --preset "$preset" >"build/$preset/configure.log" 2>&1 || { cat "build/$preset/configure.log" >&2; exit 1; }
-  grep -- '-- torch ' "build/$preset/configure.log" || true
+  log=build/$preset/configure.log
+  cmake --preset "$preset" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
+  grep -- '-- torch ' "$log" || true
 fi
 
 # One line when nothing is to do; ninja's progress otherwise, its errors always.
