@@ -1,0 +1,59 @@
+#pragma once
+// Element by element: is it the same function, is it as accurate. T is the fp64 truth (the recorded
+// operators), R the rule's composition in fp64, S the magnitude (every sum and difference of T
+// replaced by the sum of its terms' absolute values); old and new ran in the run's dtype. One pass,
+// nothing allocated; views are contiguous and of equal element count.
+
+#include <cstdint>
+#include <string>
+
+#include "opfuse/base/dtype.h"
+#include "opfuse/base/tensor_view.h"
+#include "opfuse/verify/verdict.h"
+
+namespace opfuse::verify {
+
+// |T - R| <= kSameFunction * S; excess = (error(new) - 2 error(old)) / (u S) <= kAllowedExcess.
+constexpr double kSameFunction = 0x1p-40;
+constexpr double kAllowedExcess = 4;
+
+// Where the worst element lies, to name it in a reason.
+struct WorstElement {
+  int64_t index = -1;
+  double truth = 0, other = 0;
+};
+
+struct Comparison {
+  TensorError error;
+  WorstElement function;   // of same_function
+  WorstElement accuracy;   // of excess
+  WorstElement nonfinite;  // first position where the sets differ
+};
+
+// T, R, S: f64. Adds to `into` (maxima and counts), so that a tensor can be given in pieces;
+// `base` is added to reported indices.
+void compare_function(const TensorView& truth, const TensorView& rule, const TensorView& magnitude,
+                      int64_t base, Comparison* into);
+
+// T, S: f64; old and new: any floating dtype, equal for both. NaN and infinities of old and new
+// must stand at the same positions; where |T| lies at the border of the dtype's range either may
+// overflow.
+void compare_accuracy(const TensorView& truth, const TensorView& old_value,
+                      const TensorView& new_value, const TensorView& magnitude, int64_t base,
+                      Comparison* into);
+
+void merge(const Comparison& from, Comparison* into);
+
+bool same_function(const TensorError& error);
+bool same_accuracy(const TensorError& error);
+
+// Euclidean norm of a - b, in double; infinite when NaN or infinities stand at different positions.
+double difference_norm(const TensorView& a, const TensorView& b);
+double norm(const TensorView& a);
+// Bitwise equal, NaN included.
+bool same_bits(const TensorView& a, const TensorView& b);
+
+// Reads element i as a double; any dtype but complex.
+double element(const TensorView& view, int64_t i);
+
+}  // namespace opfuse::verify

@@ -1,0 +1,41 @@
+#pragma once
+// The whole step, by replay: the recorded step replays exactly (every hash), then in fp64 the
+// rewritten step is compared with the original against floors (the original with its externals
+// moved by 1 ulp), then in the run's dtype. Works on any Evaluator. Values are named by the
+// original graph; a rewritten graph keeps the ValueIds of what it did not touch.
+
+#include <string>
+#include <vector>
+
+#include "opfuse/graph/graph.h"
+#include "opfuse/verify/evaluator.h"
+#include "opfuse/verify/verdict.h"
+
+namespace opfuse::verify {
+
+enum class OutputKind : uint8_t { kLoss, kGradient, kState };
+
+// A value by which a step is judged.
+struct StepOutput {
+  std::string name;  // "loss", "grad of fc.weight", "param:fc.weight", "buffer:bn.running_mean"
+  OutputKind kind = OutputKind::kState;
+  graph::ValueId value = graph::kNone;
+};
+
+// The loss (what backward starts from), every gradient that reaches a leaf, and the last value of
+// every external storage that the step writes; without a backward pass, the step's last results.
+std::vector<StepOutput> step_outputs(const graph::Graph& graph);
+
+struct StepProofOptions {
+  double accept_floors = 8;  // 16 for a change of layout
+  int fp64_floor_replays = 3;
+  int run_floor_replays = 3;
+  // Further floor replays are left out when the proof has taken this long; at least one of each
+  // kind is always made. Fewer replays make a lower floor, so this errs towards refusal.
+  double seconds = 1e9;
+};
+
+StepVerdict prove_step(Evaluator& evaluator, const graph::Graph& original,
+                       const graph::Graph& rewritten, const StepProofOptions& options = {});
+
+}  // namespace opfuse::verify
