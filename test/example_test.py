@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -259,6 +260,32 @@ def test_shell_script_keeps_the_status_of_a_run_that_failed(tmp_path):
     assert done.returncode == 7
     assert "main.py ended with status 7" in done.stderr
     assert "Final Performance" not in done.stdout
+
+
+@pytest.mark.parametrize("signal_all", [True, False], ids=["ctrl_c", "term_to_the_shell"])
+def test_shell_script_ends_its_training_on_a_signal(tmp_path, signal_all):
+    training = tmp_path / "python"
+    training.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\necho started\nexec sleep 60\n")
+    training.chmod(0o755)
+    process = subprocess.Popen(
+        ["bash", SHELL_SCRIPT, f"--output={tmp_path}"],
+        env={**os.environ, "PYTHON": str(training)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while process.stdout.readline() != "started\n":
+        assert process.poll() is None
+    if signal_all:
+        os.killpg(process.pid, signal.SIGINT)
+    else:
+        os.kill(process.pid, signal.SIGTERM)
+    _, messages = process.communicate(timeout=30)
+    status = 128 + (signal.SIGINT if signal_all else signal.SIGTERM)
+    assert process.returncode == status
+    assert f"main.py ended with status {status}" in messages
+    assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
 
 
 def test_shell_script_shows_the_message_of_main(tmp_path):

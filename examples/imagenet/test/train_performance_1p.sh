@@ -4,7 +4,6 @@
 #   bash train_performance_1p.sh --data_path=/data/imagenet/ [--batch_size=64 --steps=100 ...]
 #
 # Exits with the status of main.py.
-set -o pipefail
 
 usage() {
   cat <<END
@@ -53,10 +52,23 @@ mkdir -p "$output_folder" || fail "cannot make the folder $output_folder"
 log="$output_folder/train_performance_1p.log"
 : >"$log" || fail "cannot write $log"
 
+# The training runs beside this shell, so that a SIGTERM to the shell alone can be passed on to it.
+# Ctrl-C reaches both; without env the training would ignore it, as a background job does.
 start=$SECONDS
-"${PYTHON:-python3}" "$example_folder/main.py" ${data_path:+"$data_path"} "${options[@]}" 2>&1 |
-  tee -a "$log"
-status=${PIPESTATUS[0]}
+exec 3> >(exec tee -i -a "$log")
+tee_process=$!
+env --default-signal=INT "${PYTHON:-python3}" "$example_folder/main.py" \
+  ${data_path:+"$data_path"} "${options[@]}" >&3 2>&1 3>&- &
+training=$!
+exec 3>&-
+trap 'kill -TERM "$training" 2>/dev/null' TERM
+trap ':' INT
+while true; do
+  wait "$training"
+  status=$?
+  kill -0 "$training" 2>/dev/null || break # a signal only interrupted the wait
+done
+wait "$tee_process"
 duration=$((SECONDS - start))
 
 if ((status != 0)); then
