@@ -1,8 +1,8 @@
 #pragma once
 // Operator schemas as a generated, versioned table: argument names, types, defaults, aliases and
 // writes. opfuse/graph/schemas/torch_2_13.schemas holds one line per overload as PyTorch prints it,
-// then tab and flags: "aten::mul.Tensor(Tensor self, Tensor other) -> Tensor\tcpu". The recorder adds
-// schemas of operators that the table does not know.
+// then a tab and flags (composite random pointwise writes=a,b): "aten::silu(Tensor self) ->
+// Tensor\tpointwise". The recorder adds schemas of operators that the table does not know.
 
 #include <memory>
 #include <string>
@@ -16,10 +16,12 @@ namespace opfuse::graph {
 
 struct SchemaArgument {
   std::string name;
-  std::string type;           // "Tensor", "Tensor?", "Tensor[]", "Tensor?[]", "Scalar", "int", "int[]", "ScalarType?", …
+  std::string type;  // "Tensor", "Tensor?", "Tensor[]", "Tensor?[]", "Scalar", "int", "int[]",
+                     // "ScalarType?", … (SymInt reads as int; the size of "int[2]" is list_size)
+  int list_size = 0;  // elements of a list of fixed size, 0 for others
   bool has_default = false;
   Attr default_value = NoneAttr{};
-  std::string alias_set;      // "a" of Tensor(a!) ; empty when fresh
+  std::string alias_set;  // "a" of Tensor(a!) ; empty when fresh
   bool is_write = false;
   bool keyword_only = false;
 
@@ -28,21 +30,24 @@ struct SchemaArgument {
 };
 
 struct Schema {
-  std::string name;           // "aten.mul.Tensor"
+  std::string name;  // "aten.mul.Tensor"
   std::vector<SchemaArgument> arguments;
   std::vector<SchemaArgument> returns;
   bool composite_implicit = false;  // no kernel of its own: descended into
   bool random = false;              // nondeterministic_seeded
   bool pointwise = false;
-  bool writes_undeclared = false;   // writes arguments that the schema does not mark (native_batch_norm)
+  bool writes_undeclared =
+      false;  // writes arguments that the schema does not mark (native_batch_norm)
 
-  bool is_view() const;             // an output aliases an input without a write
+  bool is_view() const;  // an output aliases an input without a write
   bool is_mutable() const;
 };
 
 // Parses one line as PyTorch prints a schema, with optional flags after a tab.
 Result<Schema> parse_schema(std::string_view line);
 
+// A new table is empty and extends the built-in one: find() falls back on it. Schemas are parsed
+// when they are first asked for; find() may be called from several threads.
 class SchemaTable {
  public:
   // The table compiled into the program.
@@ -51,7 +56,7 @@ class SchemaTable {
   const Schema* find(std::string_view name) const;  // "aten.mul.Tensor"; null when unknown
   // Adds or replaces; the pointer stays valid while the table lives.
   const Schema* add(Schema schema);
-  size_t size() const;
+  size_t size() const;  // without the built-in ones, except for the built-in table itself
 
   SchemaTable();
   ~SchemaTable();
