@@ -47,25 +47,25 @@ struct TensorMeta {
 
 // Why a value is visible to something other than the recorded operators.
 enum Escape : uint16_t {
-  kEscapesPython = 1 << 0,     // kept by Python after the frame (name analysis, reference count)
-  kEscapesHook = 1 << 1,       // tensor hook, retain_grad, grad_fn hook
-  kEscapesModuleHook = 1 << 2, // a module hook saw it
-  kEscapesSaved = 1 << 3,      // saved by another Function
-  kEscapesExport = 1 << 4,     // storage exported to numpy or DLPack
-  kEscapesStep = 1 << 5,       // still alive when the step ended and not accounted for
+  kEscapesPython = 1 << 0,      // kept by Python after the frame (name analysis, reference count)
+  kEscapesHook = 1 << 1,        // tensor hook, retain_grad, grad_fn hook
+  kEscapesModuleHook = 1 << 2,  // a module hook saw it
+  kEscapesSaved = 1 << 3,       // saved by another Function
+  kEscapesExport = 1 << 4,      // storage exported to numpy or DLPack
+  kEscapesStep = 1 << 5,        // still alive when the step ended and not accounted for
 };
 
-// One tensor value: a view (storage, offset, shape, strides, dtype) at one storage version. Two uses
-// are the same value if and only if the ValueId is equal. `version` is our own counter per storage,
-// advanced by every operator whose schema writes it.
+// One tensor value: a view (storage, offset, shape, strides, dtype) at one storage version. Two
+// uses are the same value if and only if the ValueId is equal. `version` is our own counter per
+// storage, advanced by every operator whose schema writes it.
 struct Value {
   NodeId producer = kNone;  // kNone: external (existed before the step, or given in the text form)
-  int output = 0;           // index among the producer's results; -1: changed by it as a side effect
+  int output = 0;  // index among the producer's results; -1: changed by it as a side effect
   int32_t storage = kNone;
   uint32_t version = 0;
   TensorMeta meta;
   uint16_t escapes = 0;
-  std::string name;         // text form: %name; externals: label such as "param:fc.weight" or ""
+  std::string name;  // text form: %name; externals: label such as "param:fc.weight" or ""
 };
 
 struct UnknownAttr {
@@ -87,7 +87,7 @@ struct Input {
   InputKind kind = InputKind::kAttr;
   std::vector<ValueId> values;  // kTensor: one (kNone = undefined / None); kTensorList
   Proof proof = Proof::kP3;
-  Attr attr;                    // kAttr
+  Attr attr;  // kAttr
 };
 
 enum class ScopeKind : uint8_t { kOperator, kAutogradNode, kFunction, kUserScope };
@@ -114,20 +114,21 @@ struct Position {
 };
 
 struct Node {
-  std::string op;              // "aten.mul.Tensor", "aten.sigmoid" (no overload), "opfuse.silu"
+  std::string op;                  // "aten.mul.Tensor", "aten.sigmoid" (no overload), "opfuse.silu"
   const Schema* schema = nullptr;  // null when the operator is not in the table
-  std::vector<Input> inputs;   // in schema order, defaults filled in when the schema is known
+  std::vector<Input> inputs;       // in schema order, defaults filled in when the schema is known
   std::vector<ValueId> outputs;    // flattened results; kNone for an undefined tensor
   std::vector<ValueId> writes;     // values (before the write) whose storage this node writes
   std::vector<ValueId> written;    // the same views after the write
   Region region;
-  int32_t scope = kNone;       // innermost Scope
-  int32_t event = kNone;       // row of the EventTable
+  int32_t scope = kNone;          // innermost Scope
+  int32_t event = kNone;          // row of the EventTable
+  int64_t forward_sequence = -1;  // autograd sequence number of the node that made the first output
   std::vector<int32_t> positions;  // rows of Graph::positions, innermost frame first
   int64_t dur_ns = -1;
   int32_t thread = 0;
-  bool random = false;         // draws random numbers
-  bool opaque = false;         // has arguments or effects that the graph cannot describe
+  bool random = false;  // draws random numbers
+  bool opaque = false;  // has arguments or effects that the graph cannot describe
 };
 
 struct Storage {
