@@ -8,7 +8,9 @@
 #include <ATen/core/ivalue.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +19,8 @@
 #include "opfuse/trace/event_table.h"
 
 namespace opfuse::torch_bridge {
+
+class CodeTable;  // python_frames.h
 
 // The dispatcher's side of one kOperator event.
 struct Call {
@@ -40,7 +44,35 @@ struct Record {
   int64_t snapshot_bytes = 0;
   double seconds = 0;                  // wall time of the recorded step
   std::vector<std::string> declined;   // why the step cannot be replayed (functorch, sparse, …)
+  std::vector<int32_t> frame_lasti;    // per row of table.frames: byte offset of the instruction
+  std::shared_ptr<CodeTable> codes;    // holds the code objects of table.frames alive
 };
+
+// A code object met while recording and the instructions at which it was seen.
+struct CodeObject {
+  int32_t code = trace::kNone;  // FrameRow::code
+  const void* pointer = nullptr;  // PyCodeObject, alive while the record is
+  std::vector<int32_t> lasti;     // sorted
+};
+std::vector<CodeObject> code_objects(const Record& record);
+
+// What Python's co_positions() says of a code object.
+struct CodePosition {
+  int32_t lasti = -1, line = -1, end_line = -1, column = -1, end_column = -1;
+};
+struct CodeDescription {
+  int32_t code = trace::kNone;
+  std::string file, qualname;
+  std::vector<CodePosition> positions;
+};
+// Fills table.frames. Frames whose instruction is not described keep line -1.
+void set_code_positions(Record* record, std::span<const CodeDescription> codes);
+
+// Labels storages of the record; first: address of the StorageImpl (untyped_storage()._cdata) of a
+// tensor that is alive now. Storages that the record does not know are passed over. A label that
+// starts with "param:" marks the tensors on the storage as parameters. Returns how many were found.
+int64_t set_storage_labels(Record* record,
+                           std::span<const std::pair<const void*, std::string>> labels);
 
 // 64-bit hash of the elements of a dense tensor (made contiguous when it is not).
 uint64_t hash_tensor(const at::Tensor& tensor);

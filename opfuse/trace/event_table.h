@@ -145,6 +145,12 @@ struct EventRow {
 // What was lost or looked odd, counted by name ("events dropped: cap", "tensor without storage").
 using Losses = std::map<std::string, int64_t>;
 
+// A storage whose bytes an event, or something outside the recorded operators, changed.
+struct StorageWrite {
+  int32_t event = kNone;
+  int32_t storage = kNone;
+};
+
 struct EventTable {
   StringPool strings;
   std::vector<EventRow> events;  // in order of start on each thread; parents before children
@@ -153,6 +159,8 @@ struct EventTable {
   std::vector<FrameRow> frames;
   std::vector<StackRow> stacks;
   std::vector<ThreadRow> threads;
+  std::vector<StorageWrite> outside_writes;     // by numpy, communication, …: found just before `event`
+  std::vector<StorageWrite> undeclared_writes;  // by `event`, although its schema does not say so
   Losses losses;
   std::string source;            // "recorder", or the format of the file read
   int64_t wall_start_unix_ns = 0;
