@@ -1,0 +1,450 @@
+#include "opfuse/torch/session.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "opfuse/base/check.h"
+#include "opfuse/base/sha256.h"
+#include "opfuse/graph/build.h"
+#include "opfuse/torch/recorder.h"
+#include "opfuse/torch/replay.h"
+#include "opfuse/torch/session_json.h"
+#include "opfuse/torch/site_proof.h"
+#include "opfuse/trace/chrome_writer.h"
+#include "opfuse/trace/record_file.h"
+#include "opfuse/verify/step_verdict.h"
+#include "opfuse/verify/validate.h"
+
+namespace opfuse::torch_bridge {
+namespace fs = std::filesystem;
+
+namespace {
+
+template <class T>
+T get_or(const Json& object, const char* key, T fallback) {
+  const auto found = object.find(key);
+  if (found == object.end() || found->is_null()) return fallback;
+  return found->get<T>();
+}
+
+std::vector<std::string> strings(const Json& object, const char* key) {
+  return get_or<std::vector<std::string>>(object, key, {});
+}
+
+Result<std::string> read_text(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return Error{path + ": expected a readable file"};
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+// Where a diff's paths start: the repository that holds the file, else the script's directory.
+std::string relative_path(const std::string& file, const std::string& cwd) {
+  std::error_code error;
+  for (fs::path up = fs::path(file).parent_path(); up.has_relative_path(); up = up.parent_path())
+    if (fs::exists(up / ".git", error)) return fs::path(file).lexically_relative(up).string();
+  const std::string below = fs::path(file).lexically_relative(cwd).string();
+  if (!below.empty() && !below.starts_with("..")) return below;
+  return fs::path(file).lexically_relative("/").string();
+}
+
+std::vector<trace::Mark> chain_marks(const Analysis& analysis) {
+  std::vector<trace::Mark> marks;
+  for (const auto& site : analysis.sites)
+    for (int index : site.matches) {
+      const match::Match& match = analysis.report.matches[index];
+      for (const auto* nodes : {&match.nodes, &match.backward.nodes})
+        for (graph::NodeId node : *nodes)
+          if (analysis.graph.nodes[node].event >= 0)
+            marks.push_back({analysis.graph.nodes[node].event, site.rule->name, site.id});
+    }
+  return marks;
+}
+
+const match::Target* target_of(const match::Rule& rule, const std::string& op) {
+  for (const auto& target : rule.targets)
+    if (target.op == op) return &target;
+  return nullptr;
+}
+
+}  // namespace
+
+const std::map<std::string, Session::Method>& Session::methods() {
+  static const std::map<std::string, Method> table = {
+      {"self_check", &Session::self_check},
+      {"open", &Session::open},
+      {"record_start", &Session::record_start},
+      {"record_stop", &Session::record_stop},
+      {"record_abandon", &Session::record_abandon},
+      {"set_positions", &Session::set_positions},
+      {"set_labels", &Session::set_labels},
+      {"find", &Session::find},
+      {"plan", &Session::plan},
+      {"load_plan", &Session::load_plan},
+      {"prove", &Session::prove},
+      {"validate", &Session::validate},
+      {"ab_open", &Session::ab_open},
+      {"ab_add", &Session::ab_add},
+      {"ab_discard", &Session::ab_discard},
+      {"ab_next", &Session::ab_next},
+      {"ab_state", &Session::ab_state},
+      {"write_record", &Session::write_record},
+      {"forget", &Session::forget},
+  };
+  return table;
+}
+
+Result<Json> Session::call(const std::string& method, const Json& request) {
+  const auto found = methods().find(method);
+  if (found == methods().end()) return Error{"session: expected a known method, found '" + method + "'"};
+  return (this->*found->second)(request);
+}
+
+Result<Json> Session::self_check(const Json&) {
+  OPFUSE_TRY_STATUS(torch_bridge::self_check());
+  return Json{{"ok", true}};
+}
+
+Result<Json> Session::open(const Json& config) {
+  OPFUSE_TRY(rulebook_, match::load_rulebook(strings(config, "rules"), graph::SchemaTable::builtin()));
+  config_ = config;
+  opened_ = true;
+  return Json::object();
+}
+
+Result<Json> Session::record_start(const Json& request) {
+  RecorderOptions options;
+  options.values = get_or(request, "values", false);
+  options.max_snapshot_bytes = get_or<int64_t>(config_, "verify_memory_bytes", -1);
+  OPFUSE_TRY_STATUS(start_recording(options));
+  return Json::object();
+}
+
+Result<Json> Session::record_stop(const Json&) {
+  OPFUSE_TRY(std::unique_ptr<Record> record, stop_recording());
+  const int id = next_record_++;
+  Step& step = steps_[id];
+  step.record = std::move(record);
+  Json codes = Json::array();
+  for (const CodeUse& use : step.record->codes)
+    codes.push_back({{"code", use.code},
+                     {"pointer", reinterpret_cast<uintptr_t>(use.pointer)},
+                     {"lasti", use.lasti}});
+  return Json{{"record", id},
+              {"seconds", step.record->seconds},
+              {"events", step.record->table.events.size()},
+              {"complete", step.record->complete},
+              {"losses", step.record->table.losses},
+              {"declined", step.record->declined},
+              {"snapshot_bytes", step.record->snapshot_bytes},
+              {"codes", codes}};
+}
+
+Result<Json> Session::record_abandon(const Json&) {
+  abandon_recording();
+  return Json::object();
+}
+
+Result<Session::Step*> Session::step(const Json& request, const char* key) {
+  const int id = get_or(request, key, 0);
+  const auto found = steps_.find(id);
+  if (found == steps_.end())
+    return Error{std::string(key) + ": expected the number of a record, found " + std::to_string(id)};
+  return &found->second;
+}
+
+Result<Json> Session::set_positions(const Json& request) {
+  OPFUSE_TRY(Step * step, this->step(request));
+  std::vector<CodePositions> all;
+  for (const Json& code : request.at("codes")) {
+    CodePositions positions;
+    positions.code = code.at("code").get<int32_t>();
+    positions.file = code.at("file").get<std::string>();
+    positions.function = code.at("qualname").get<std::string>();
+    for (const Json& row : code.at("positions"))
+      positions.rows.push_back({row.at(0).get<int32_t>(), row.at(1).get<int32_t>(),
+                                row.at(2).get<int32_t>(), row.at(3).get<int32_t>(),
+                                row.at(4).get<int32_t>()});
+    all.push_back(std::move(positions));
+  }
+  set_code_positions(step->record.get(), all);
+  step->analysis.reset();
+  return Json::object();
+}
+
+Result<Json> Session::set_labels(const Json& request) {
+  OPFUSE_TRY(Step * step, this->step(request));
+  std::vector<std::pair<const void*, std::string>> labels;
+  for (const Json& row : request.at("storages"))
+    labels.emplace_back(reinterpret_cast<const void*>(row.at(0).get<uintptr_t>()),
+                        row.at(1).get<std::string>());
+  set_storage_labels(step->record.get(), labels);
+  step->analysis.reset();
+  return Json::object();
+}
+
+Result<Analysis*> Session::analysis_of(Step* step) {
+  if (!step->analysis) {
+    OPFUSE_TRY(Analysis analysis,
+               analyze(step->record->table, step->record->extra_schemas, rulebook_, &log_));
+    select_sites(&analysis, strings(config_, "only"), strings(config_, "exclude"));
+    step->analysis = std::make_unique<Analysis>(std::move(analysis));
+  }
+  return step->analysis.get();
+}
+
+Result<Json> Session::find(const Json& request) {
+  OPFUSE_TRY(Step * step, this->step(request));
+  OPFUSE_TRY(Analysis * analysis, analysis_of(step));
+  return Json{{"operators", analysis->graph.nodes.size()},
+              {"sites", sites_json(*analysis)},
+              {"near_misses", near_misses_json(*analysis)}};
+}
+
+Result<Json> Session::plan(const Json& request) {
+  OPFUSE_TRY(Step * step, this->step(request));
+  OPFUSE_TRY(Analysis * analysis, analysis_of(step));
+  std::vector<rewrite::SiteFacts> facts;
+  for (const Json& row : request.at("facts")) {
+    OPFUSE_TRY(rewrite::SiteFacts one,
+               rewrite::parse_facts(row.dump(-1, ' ', false, Json::error_handler_t::replace)));
+    facts.push_back(std::move(one));
+  }
+  rewrite::PlanOptions options;
+  options.target_vendor = get_or<std::string>(config_, "target", "");
+  options.strict = get_or(config_, "strict", false);
+  if (get_or<std::string>(config_, "allow", "E1") == "E0") options.allow = match::Equivalence::kE0;
+  if (get_or<std::string>(config_, "allow", "E1") == "E2") options.allow = match::Equivalence::kE2;
+  plan_ = rewrite::make_plan(analysis->graph, analysis->report, analysis->sites, facts, options);
+  planned_record_ = get_or(request, "record", 0);
+  site_keys_.clear();
+  site_calls_.clear();
+  for (const auto& site : analysis->sites) {
+    site_keys_[site.id] = site_key(*analysis, site);
+    site_calls_[site.id] = static_cast<int>(site.matches.size());
+  }
+  OPFUSE_TRY(Json answer, plan_answer(facts));
+  answer["sites"] = planned_sites_json(*analysis, plan_);
+  return answer;
+}
+
+Result<Json> Session::load_plan(const Json& request) {
+  const std::string path = get_or<std::string>(request, "path", "");
+  OPFUSE_TRY(std::string text, read_text(path));
+  OPFUSE_TRY(plan_, rewrite::plan_from_json(text));
+  std::map<std::string, rewrite::SiteFacts> facts;
+  for (const auto& replacement : plan_.replacements)
+    for (const auto& edit : replacement.edits) {
+      rewrite::SiteFacts& one = facts[edit.file];
+      if (!one.file.empty()) continue;
+      OPFUSE_TRY(one.text, read_text(edit.file));
+      one.file = edit.file;
+      if (sha256_hex(one.text) != edit.sha256)
+        return Error{edit.file + ": changed since the plan was made (sha256 differs); run `opfuse tune` again"};
+    }
+  std::vector<rewrite::SiteFacts> list;
+  for (auto& [file, one] : facts) list.push_back(std::move(one));
+  return plan_answer(list);
+}
+
+Result<Json> Session::plan_answer(const std::vector<rewrite::SiteFacts>& facts) {
+  std::map<std::string, const rewrite::SiteFacts*> by_file;
+  for (const auto& one : facts) by_file.emplace(one.file, &one);
+  const std::string cwd = get_or<std::string>(config_, "cwd", "");
+  Json memory = Json::array(), diffs = Json::array();
+  std::map<std::string, bool> diffed;
+  for (const auto& replacement : plan_.replacements) {
+    const auto found = by_file.find(replacement.file);
+    if (found == by_file.end()) return Error{"plan: expected facts about " + replacement.file + ", found none"};
+    const std::string& text = found->second->text;
+    OPFUSE_TRY(std::string running, rewrite::apply_edits(text, plan_, replacement.file, true));
+    OPFUSE_TRY(std::string edited, rewrite::apply_edits(text, plan_, replacement.file, false));
+    memory.push_back({{"site", replacement.site},
+                      {"file", replacement.file},
+                      {"module", replacement.module},
+                      {"qualname", replacement.qualname},
+                      {"text", running},
+                      {"source_text", edited},
+                      {"global_name", replacement.global_name},
+                      {"python_target", replacement.python_target},
+                      {"calls", replacement.calls}});
+    if (diffed.emplace(replacement.file, true).second == false) continue;
+    const std::string path = relative_path(replacement.file, cwd);
+    diffs.push_back({{"file", replacement.file},
+                     {"package", replacement.package},
+                     {"module", replacement.module},
+                     {"before_sha256", sha256_hex(text)},
+                     {"diff", replacement.package.empty() ? rewrite::unified_diff(path, text, edited) : ""},
+                     {"after", edited},
+                     {"verified", replacement.verified}});
+  }
+  return Json{{"plan", Json::parse(rewrite::plan_to_json(plan_))},
+              {"hash", rewrite::plan_hash(plan_)},
+              {"memory", memory},
+              {"diffs", diffs},
+              {"patch_module", rewrite::patch_module(plan_)}};
+}
+
+Result<rewrite::Plan> Session::plan_for(const Analysis& analysis) const {
+  rewrite::Plan plan = plan_;
+  for (auto& replacement : plan.replacements) {
+    const std::string& key = site_keys_.at(replacement.site);
+    const auto found =
+        std::find_if(analysis.sites.begin(), analysis.sites.end(),
+                     [&](const match::Site& site) { return site_key(analysis, site) == key; });
+    if (found == analysis.sites.end())
+      return Error{"site " + std::to_string(replacement.site) + " (" + replacement.rule + " at " +
+                   replacement.file + ":" + std::to_string(replacement.line) +
+                   "): expected in every recorded step, but this one does not run it"};
+    replacement.site = found->id;
+  }
+  return plan;
+}
+
+Result<Json> Session::prove(const Json& request) {
+  OPFUSE_TRY(Step * step, this->step(request));
+  if (!step->record->with_values) return Error{"prove: expected a record with values"};
+  OPFUSE_TRY(Analysis * analysis, analysis_of(step));
+  OPFUSE_TRY(rewrite::Plan plan, plan_for(*analysis));
+  ReplayLimits limits;
+  limits.max_bytes = get_or<int64_t>(config_, "verify_memory_bytes", -1);
+  Json sites = Json::array();
+  Json step_verdict;
+  OPFUSE_TRY_STATUS(run_stage("prove", &log_, [&]() -> Status {
+    std::vector<SiteCalls> calls;
+    for (const auto& replacement : plan.replacements) {
+      const match::Site& site = analysis->sites[static_cast<size_t>(replacement.site)];
+      SiteCalls one;
+      one.site = site.id;
+      one.target = target_of(*site.rule, replacement.target);
+      for (int index : site.matches) one.calls.push_back(&analysis->report.matches[index]);
+      calls.push_back(std::move(one));
+    }
+    SiteProofOptions options;
+    options.limits = limits;
+    std::vector<verify::SiteVerdict> verdicts =
+        prove_sites(*step->record, analysis->graph, calls, options);
+    for (size_t i = 0; i < verdicts.size(); ++i) {
+      verdicts[i].site = plan_.replacements[i].site;  // numbered as in the plan
+      sites.push_back(site_verdict_json(verdicts[i]));
+    }
+    const graph::Graph rewritten =
+        rewrite::rewrite_graph(analysis->graph, analysis->report, analysis->sites, plan);
+    std::unique_ptr<verify::Evaluator> evaluator = make_evaluator(*step->record, limits);
+    verify::StepProofOptions step_options;
+    step_options.seconds = get_or<double>(request, "seconds", 1e9);
+    step_verdict = step_verdict_json(
+        verify::prove_step(*evaluator, analysis->graph, rewritten, step_options));
+    return ok_status();
+  }));
+  return Json{{"sites", sites}, {"step", step_verdict}, {"seconds", log_.seconds.back().second}};
+}
+
+Result<Json> Session::validate(const Json& request) {
+  OPFUSE_TRY(Step * after, this->step(request, "after"));
+  OPFUSE_TRY(Analysis * observed, analysis_of(after));
+  verify::ValidationVerdict verdict;
+  if (request.contains("before")) {
+    OPFUSE_TRY(Step * before, this->step(request, "before"));
+    OPFUSE_TRY(Analysis * original, analysis_of(before));
+    OPFUSE_TRY(rewrite::Plan plan, plan_for(*original));
+    const graph::Graph expected =
+        rewrite::rewrite_graph(original->graph, original->report, original->sites, plan);
+    verify::ValidateOptions options;
+    options.ignore_shapes = get_or(request, "ignore_shapes", false);
+    verdict = verify::validate(expected, observed->graph, options);
+  } else {
+    // A plan applied before the first step has no step to compare with: its targets must be there.
+    verdict.accepted = true;
+    for (const auto& replacement : plan_.replacements) {
+      int64_t seen = 0;
+      for (const auto& node : observed->graph.nodes) seen += node.op == replacement.target;
+      verdict.sites_replaced += std::min<int64_t>(seen, replacement.calls);
+      if (seen >= replacement.calls) continue;
+      verdict.accepted = false;
+      verdict.reason = replacement.target + ": expected " + std::to_string(replacement.calls) +
+                       " calls in the step, found " + std::to_string(seen);
+    }
+  }
+  return validation_json(verdict);
+}
+
+Result<Json> Session::ab_open(const Json& request) {
+  verify::AbOptions options;
+  options.max_steps = get_or(config_, "budget_steps", options.max_steps);
+  options.max_seconds = get_or(config_, "budget_seconds", options.max_seconds);
+  options.headline_pairs = get_or(config_, "headline_pairs", options.headline_pairs);
+  options.seed = get_or<uint64_t>(request, "seed", options.seed);
+  options.candidates = get_or(request, "candidates", options.candidates);
+  ab_.emplace(options);
+  samples_.clear();
+  return Json::object();
+}
+
+Result<Json> Session::ab_add(const Json& request) {
+  if (!ab_) return Error{"ab_add: expected ab_open first"};
+  verify::StepSample sample;
+  sample.replaced = get_or(request, "replaced", false);
+  sample.wall_s = get_or(request, "wall", 0.0);
+  sample.cpu_s = get_or(request, "cpu", 0.0);
+  sample.data_s = get_or(request, "data", 0.0);
+  sample.step = get_or<int64_t>(request, "step", 0);
+  const auto signature = request.find("signature");
+  if (signature != request.end() && signature->is_string())
+    sample.signature = std::hash<std::string>{}(signature->get<std::string>());
+  ab_->add(sample);
+  samples_.push_back(sample);
+  return Json::object();
+}
+
+Result<Json> Session::ab_discard(const Json&) {
+  if (!ab_) return Error{"ab_discard: expected ab_open first"};
+  ab_->discard();
+  return Json::object();
+}
+
+Result<Json> Session::ab_next(const Json&) {
+  if (!ab_) return Error{"ab_next: expected ab_open first"};
+  const bool replaced = ab_->next();
+  const verify::RatioInterval ratio =
+      ab_->phase() == verify::AbPhase::kChoosing ? ab_->choosing_wall() : ab_->headline_wall();
+  return Json{{"replaced", replaced},
+              {"phase", phase_name(ab_->phase())},
+              {"outcome", outcome_name(ab_->outcome())},
+              {"done", ab_->counted_steps()},
+              {"total", get_or(config_, "budget_steps", 64)},
+              {"ratio", ratio.ratio},
+              {"low", ratio.low},
+              {"high", ratio.high},
+              {"pairs", ratio.pairs}};
+}
+
+Result<Json> Session::ab_state(const Json&) {
+  if (!ab_) return Error{"ab_state: expected ab_open first"};
+  return ab_json(*ab_, samples_);
+}
+
+Result<Json> Session::write_record(const Json& request) {
+  OPFUSE_TRY(Step * step, this->step(request));
+  if (const std::string path = get_or<std::string>(request, "ofr", ""); !path.empty())
+    OPFUSE_TRY_STATUS(trace::write_record(step->record->table, path));
+  if (const std::string path = get_or<std::string>(request, "trace", ""); !path.empty()) {
+    trace::ChromeOptions options;
+    if (opened_) {
+      OPFUSE_TRY(Analysis * analysis, analysis_of(step));
+      options.marks = chain_marks(*analysis);
+    }
+    OPFUSE_TRY_STATUS(trace::write_chrome_trace(step->record->table, options, path));
+  }
+  return Json::object();
+}
+
+Result<Json> Session::forget(const Json& request) {
+  steps_.erase(get_or(request, "record", 0));
+  return Json::object();
+}
+
+}  // namespace opfuse::torch_bridge
