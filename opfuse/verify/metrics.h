@@ -25,6 +25,7 @@ struct WorstElement {
 
 struct Comparison {
   TensorError error;
+  double old_units = 0;    // max error(old) / (u S): how faithful the old value itself is
   WorstElement function;   // of same_function
   WorstElement accuracy;   // of excess
   WorstElement nonfinite;  // first position where the sets differ
@@ -43,6 +44,9 @@ void compare_accuracy(const TensorView& truth, const TensorView& old_value,
                       Comparison* into);
 
 void merge(const Comparison& from, Comparison* into);
+
+// error(old) beyond this many u S means that the replay was not faithful.
+constexpr double kFaithfulUnits = 1024;
 
 bool same_function(const TensorError& error);
 bool same_accuracy(const TensorError& error);
