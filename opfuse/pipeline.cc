@@ -44,11 +44,11 @@ Status run_stage(const std::string& name, StageLog* log, const std::function<Sta
   return status;
 }
 
-Result<Analysis> analyze(const trace::EventTable& table, const graph::SchemaTable& schemas,
+Result<Analysis> analyze(const trace::EventTable& table, const graph::SchemaTable* extra,
                          const match::Rulebook& rulebook, StageLog* log) {
   Analysis analysis;
   OPFUSE_TRY_STATUS(run_stage("graph", log, [&]() -> Status {
-    OPFUSE_TRY(analysis.graph, graph::build_graph(table, schemas));
+    OPFUSE_TRY(analysis.graph, graph::build_graph(table, graph::SchemaTable::builtin(), extra));
     return graph::validate(analysis.graph);
   }));
   OPFUSE_TRY_STATUS(run_stage("match", log, [&]() -> Status {

@@ -40,8 +40,9 @@ struct Analysis {
   std::vector<match::Site> sites;
 };
 
-// trace -> graph -> match. Validates the graph.
-Result<Analysis> analyze(const trace::EventTable& table, const graph::SchemaTable& schemas,
+// trace -> graph -> match, with the built-in schemas and then `extra` (custom operators; may be null),
+// which must outlive the result. Validates the graph.
+Result<Analysis> analyze(const trace::EventTable& table, const graph::SchemaTable* extra,
                          const match::Rulebook& rulebook, StageLog* log);
 
 // Sites by --only and --exclude: a word is a rule's name or the tail of a path. Refused sites stay,

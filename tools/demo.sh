@@ -5,7 +5,7 @@
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 python=${OPFUSE_DEMO_PYTHON:-$root/.venv/bin/python}
-opfuse=${OPFUSE_BIN:-$root/build/bin/opfuse}
+opfuse=${OPFUSE_BIN:-$root/build/release/bin/opfuse}
 example=$root/examples/imagenet
 batch=${DEMO_BATCH:-16} size=${DEMO_SIZE:-224} steps=${DEMO_STEPS:-90}
 report=$root/opfuse-report/demo

@@ -42,6 +42,24 @@ constexpr const char* kDescription =
     "\n"
     "`opfuse VERB --help` teaches the verb. OPFUSE_DISABLE=1 switches everything off.";
 
+// Prints our own usage line; CLI11 would list every flag kind.
+class UsageFormatter : public CLI::Formatter {
+ public:
+  explicit UsageFormatter(std::string usage) : usage_(std::move(usage)) {}
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return "Usage: opfuse " + usage_ + "\n";
+  }
+
+ private:
+  std::string usage_;
+};
+
+void set_usage(CLI::App* app, const std::string& usage) {
+  auto formatter = std::make_shared<UsageFormatter>(usage);
+  formatter->column_width(32);
+  app->formatter(formatter);
+}
+
 void add_flag(CLI::App* app, const Flag& flag) {
   std::visit(
       [&](auto* target) {
@@ -61,7 +79,7 @@ void add_flag(CLI::App* app, const Flag& flag) {
 // Everything from the first word that is not a flag (or after `--`) is the command or the positionals.
 CLI::App* add_verb(CLI::App* app, Verb* verb, std::vector<std::string>* words) {
   CLI::App* sub = app->add_subcommand(verb->name(), verb->summary());
-  sub->usage("Usage: opfuse " + verb->usage());
+  set_usage(sub, verb->usage());
   sub->footer(verb->description());
   for (const Flag& flag : verb->flags()) add_flag(sub, flag);
   if (verb->takes_command())
@@ -80,7 +98,7 @@ std::vector<std::string> command_words(const CLI::App& sub) {
 int run_main(int argc, char** argv) {
   CLI::App app(kDescription, "opfuse");
   app.set_version_flag("--version", std::string("opfuse ") + kVersion);
-  app.usage("Usage: opfuse VERB [flags] …");
+  set_usage(&app, "VERB [flags] …");
   app.require_subcommand(0, 1);
   std::vector<std::unique_ptr<Verb>> verbs = all_verbs();
   std::vector<CLI::App*> subs;

@@ -129,10 +129,10 @@ Result<Json> Session::record_stop(const Json&) {
   Step& step = steps_[id];
   step.record = std::move(record);
   Json codes = Json::array();
-  for (const CodeUse& use : step.record->codes)
-    codes.push_back({{"code", use.code},
-                     {"pointer", reinterpret_cast<uintptr_t>(use.pointer)},
-                     {"lasti", use.lasti}});
+  for (const CodeObject& object : code_objects(*step.record))
+    codes.push_back({{"code", object.code},
+                     {"pointer", reinterpret_cast<uintptr_t>(object.pointer)},
+                     {"lasti", object.lasti}});
   return Json{{"record", id},
               {"seconds", step.record->seconds},
               {"events", step.record->table.events.size()},
@@ -158,17 +158,18 @@ Result<Session::Step*> Session::step(const Json& request, const char* key) {
 
 Result<Json> Session::set_positions(const Json& request) {
   OPFUSE_TRY(Step * step, this->step(request));
-  std::vector<CodePositions> all;
+  // co_positions() gives None where it does not know.
+  const auto number = [](const Json& cell) { return cell.is_number() ? cell.get<int32_t>() : -1; };
+  std::vector<CodeDescription> all;
   for (const Json& code : request.at("codes")) {
-    CodePositions positions;
-    positions.code = code.at("code").get<int32_t>();
-    positions.file = code.at("file").get<std::string>();
-    positions.function = code.at("qualname").get<std::string>();
+    CodeDescription description;
+    description.code = code.at("code").get<int32_t>();
+    description.file = code.at("file").get<std::string>();
+    description.qualname = code.at("qualname").get<std::string>();
     for (const Json& row : code.at("positions"))
-      positions.rows.push_back({row.at(0).get<int32_t>(), row.at(1).get<int32_t>(),
-                                row.at(2).get<int32_t>(), row.at(3).get<int32_t>(),
-                                row.at(4).get<int32_t>()});
-    all.push_back(std::move(positions));
+      description.positions.push_back({number(row.at(0)), number(row.at(1)), number(row.at(2)),
+                                       number(row.at(3)), number(row.at(4))});
+    all.push_back(std::move(description));
   }
   set_code_positions(step->record.get(), all);
   step->analysis.reset();
@@ -189,7 +190,7 @@ Result<Json> Session::set_labels(const Json& request) {
 Result<Analysis*> Session::analysis_of(Step* step) {
   if (!step->analysis) {
     OPFUSE_TRY(Analysis analysis,
-               analyze(step->record->table, step->record->extra_schemas, rulebook_, &log_));
+               analyze(step->record->table, &step->record->extra_schemas, rulebook_, &log_));
     select_sites(&analysis, strings(config_, "only"), strings(config_, "exclude"));
     step->analysis = std::make_unique<Analysis>(std::move(analysis));
   }

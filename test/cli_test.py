@@ -1,0 +1,182 @@
+"""The program as a user meets it: status, stdout, signals, messages. No training here."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+OPFUSE = os.environ.get("OPFUSE_BIN", "")
+
+
+def opfuse(*words, cwd, env=None, **more):
+    assert OPFUSE, "expected the program's path in OPFUSE_BIN"
+    environment = {**os.environ, **(env or {})}
+    return subprocess.run(
+        [OPFUSE, *words], cwd=cwd, env=environment, capture_output=True, timeout=120, **more
+    )
+
+
+def test_help_teaches_the_first_command(tmp_path):
+    done = opfuse("--help", cwd=tmp_path)
+    assert done.returncode == 0
+    assert b"opfuse tune -- python main.py" in done.stdout
+    for verb in (b"tune", b"run", b"apply", b"record", b"compare", b"explain", b"doctor"):
+        assert verb in done.stdout
+
+
+def test_each_verb_explains_itself(tmp_path):
+    for verb in ("tune", "run", "apply", "record", "compare", "explain", "doctor"):
+        done = opfuse(verb, "--help", cwd=tmp_path)
+        assert done.returncode == 0 and f"Usage: opfuse {verb}".encode() in done.stdout, verb
+
+
+def test_no_command_is_a_usage_error(tmp_path):
+    done = opfuse("tune", cwd=tmp_path)
+    assert done.returncode == 2
+    assert b"expected a command" in done.stderr
+
+
+def test_unknown_flag_is_named(tmp_path):
+    done = opfuse("tune", "--budgte", "3", "--", "true", cwd=tmp_path)
+    assert done.returncode != 0
+    assert b"budgte" in done.stderr
+
+
+def test_command_not_found_is_127_and_leaves_no_directory(tmp_path):
+    done = opfuse("tune", "--", "no-such-program", cwd=tmp_path)
+    assert done.returncode == 127
+    assert b"cannot start 'no-such-program'" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_file_that_is_not_executable_is_126(tmp_path):
+    (tmp_path / "plain").write_text("text")
+    done = opfuse("tune", "--", "./plain", cwd=tmp_path)
+    assert done.returncode == 126
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 77])
+def test_exit_status_is_the_commands_own(tmp_path, code):
+    done = opfuse("tune", "--", sys.executable, "-c", f"raise SystemExit({code})", cwd=tmp_path)
+    assert done.returncode == code
+
+
+def test_death_by_a_signal_is_128_plus_its_number(tmp_path):
+    script = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    done = opfuse("tune", "--", sys.executable, "-c", script, cwd=tmp_path)
+    assert done.returncode == 128 + signal.SIGKILL
+
+
+def test_stdin_and_stdout_pass_through_byte_for_byte(tmp_path):
+    data = bytes(range(256)) * 40
+    script = "import sys; sys.stdout.buffer.write(sys.stdin.buffer.read())"
+    done = opfuse("tune", "--", sys.executable, "-c", script, cwd=tmp_path, input=data)
+    assert done.stdout == data
+
+
+def test_sigterm_reaches_the_command(tmp_path):
+    script = (
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *a: sys.exit(9))\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    process = subprocess.Popen(
+        [OPFUSE, "tune", "--", sys.executable, "-c", script],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )
+    assert process.stdout.readline() == b"ready\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 9
+
+
+def test_ctrl_c_is_the_commands_to_handle(tmp_path):
+    script = (
+        "import sys, time\n"
+        "print('ready', flush=True)\n"
+        "try: time.sleep(60)\n"
+        "except KeyboardInterrupt: sys.exit(11)\n"
+    )
+    process = subprocess.Popen(
+        [OPFUSE, "tune", "--", sys.executable, "-c", script],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+    )
+    assert process.stdout.readline() == b"ready\n"
+    time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=30) == 11
+
+
+def test_a_script_without_torch_says_so_and_keeps_its_status(tmp_path):
+    done = opfuse("tune", "--", sys.executable, "-c", "print('hello')", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, b"hello\n")
+    assert b"torch was never imported" in done.stderr
+
+
+@pytest.mark.parametrize("flag", ["-E", "-I"])
+def test_a_python_that_ignores_the_environment_is_explained(tmp_path, flag):
+    done = opfuse("tune", "--", sys.executable, flag, "-c", "raise SystemExit(4)", cwd=tmp_path)
+    assert done.returncode == 4
+    assert b"-E" in done.stderr and b"PYTHONPATH" in done.stderr
+
+
+def test_disabled_is_the_plain_command(tmp_path):
+    done = opfuse("tune", "--", sys.executable, "-c", "import os; print('OPFUSE_RUN_DIR' in os.environ)",
+                  cwd=tmp_path, env={"OPFUSE_DISABLE": "1"})
+    assert (done.stdout, done.stderr) == (b"False\n", b"")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_that_is_not_empty_is_refused_without_force(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("keep")
+    done = opfuse("tune", "-o", "out", "--", "true", cwd=tmp_path)
+    assert done.returncode == 2
+    assert b"not empty" in done.stderr and b"-f" in done.stderr
+    assert (tmp_path / "out" / "mine.txt").read_text() == "keep"
+
+
+def test_an_output_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "out").write_text("keep")
+    done = opfuse("tune", "-o", "out", "--", "true", cwd=tmp_path)
+    assert done.returncode == 2
+    assert (tmp_path / "out").read_text() == "keep"
+
+
+def test_run_needs_a_plan(tmp_path):
+    done = opfuse("run", "--", "true", cwd=tmp_path)
+    assert done.returncode == 2 and b"--plan" in done.stderr
+
+
+def test_compare_names_the_damaged_report(tmp_path):
+    (tmp_path / "a.json").write_text("{")
+    done = opfuse("compare", "a.json", "a.json", cwd=tmp_path)
+    assert done.returncode == 6
+    assert b"a.json" in done.stderr
+
+
+def test_apply_without_a_report_says_where_it_looked(tmp_path):
+    done = opfuse("apply", cwd=tmp_path)
+    assert done.returncode == 5
+    assert Path("opfuse-report/latest/plan.json").as_posix().encode() in done.stderr
+
+
+def test_explain_prints_the_rule(tmp_path):
+    done = opfuse("explain", "silu", cwd=tmp_path)
+    assert done.returncode == 0
+    assert b"sigmoid" in done.stdout
+
+
+def test_explain_of_nothing_known_says_what_there_is(tmp_path):
+    done = opfuse("explain", "no-such-rule", cwd=tmp_path)
+    assert done.returncode == 2 and b"no-such-rule" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["two", "5Q", "-1"])
+def test_a_bad_size_is_named(tmp_path, text):
+    done = opfuse("tune", f"--verify-memory={text}", "--", sys.executable, "-c", "print(1)", cwd=tmp_path)
+    assert b"--verify-memory" in done.stderr
