@@ -179,4 +179,14 @@ def test_explain_of_nothing_known_says_what_there_is(tmp_path):
 @pytest.mark.parametrize("text", ["two", "5Q", "-1"])
 def test_a_bad_size_is_named(tmp_path, text):
     done = opfuse("tune", f"--verify-memory={text}", "--", sys.executable, "-c", "print(1)", cwd=tmp_path)
+    assert done.returncode == 2 and done.stdout == b""
     assert b"--verify-memory" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "flag", ["--allow=E9", "--color=blue", "--target=tpu", "--budget=1", "--rules=none.rule"]
+)
+def test_a_flag_that_means_nothing_is_named(tmp_path, flag):
+    done = opfuse("tune", flag, "--", sys.executable, "-c", "print(1)", cwd=tmp_path)
+    assert done.returncode == 2 and done.stdout == b""
+    assert flag.split("=")[0].encode() in done.stderr

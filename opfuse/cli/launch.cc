@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 
@@ -26,6 +27,31 @@ std::vector<std::string> child_environment(const Installation& installation,
   std::string path = installation.python_dir + "/opfuse/_shim";
   if (const char* old = std::getenv("PYTHONPATH"); old && *old) path += std::string(":") + old;
   return {"PYTHONPATH=" + path, "OPFUSE_RUN_DIR=" + run_dir};
+}
+
+bool one_of(const std::string& value, std::initializer_list<const char*> allowed) {
+  return std::any_of(allowed.begin(), allowed.end(), [&](const char* word) { return value == word; });
+}
+
+// Flags that cannot mean anything are refused before the command starts.
+Status check_options(const LaunchOptions& o) {
+  if (!o.verify_memory.empty()) {
+    OPFUSE_TRY([[maybe_unused]] const int64_t bytes, parse_bytes(o.verify_memory));
+  }
+  if (!one_of(o.allow, {"E0", "E1", "E2"}))
+    return Error{"--allow: expected E0, E1 or E2, found '" + o.allow + "'"};
+  if (!one_of(o.color, {"auto", "always", "never"}))
+    return Error{"--color: expected auto, always or never, found '" + o.color + "'"};
+  if (!one_of(o.target, {"", "torch_npu"}))
+    return Error{"--target: expected torch_npu, found '" + o.target + "'"};
+  if (o.budget_steps < 8)
+    return Error{"--budget: expected at least 8 steps (4 pairs), found " + std::to_string(o.budget_steps)};
+  for (const auto& file : o.rules)
+    if (access(file.c_str(), R_OK) != 0)
+      return Error{"--rules: expected a readable file, found '" + file + "'"};
+  if (!o.plan.empty() && access(o.plan.c_str(), R_OK) != 0)
+    return Error{"--plan: expected a readable plan.json, found '" + o.plan + "'"};
+  return ok_status();
 }
 
 // What there is to say when the command ended and no process of it could be looked into.
@@ -62,6 +88,7 @@ void watch(Child* child, StateWatcher* watcher, const LaunchOptions& options,
 
 int launch(const LaunchOptions& options) {
   if (disabled()) return exec_command(options.command);
+  if (Status status = check_options(options); !status.ok()) return usage_error(status.error().message);
   Result<Installation> installation = find_installation();
   if (!installation.ok()) return run_plainly(options, installation.error().message);
   std::string note;
