@@ -1,0 +1,224 @@
+"""What opfuse is inside the user's process: armed once torch is imported, out of the way at the end.
+
+The agent owns the state file, the step boundaries and the tuner, and stands between them and the
+user's program: whatever fails on our side rolls the code back, is said once, and ends us, not it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import threading
+from collections.abc import Generator
+from typing import Any
+
+from opfuse import fault, native
+from opfuse.boundary import Boundaries, NotTunable, StepSample, in_loader_worker
+from opfuse.state import State
+from opfuse.tuner import Tuner
+
+_agent: Agent | None = None
+
+
+def arm(run_dir: str) -> None:
+    """Called by the shim when `torch` has been imported."""
+    global _agent
+    if _agent is not None:
+        return
+    with open(os.path.join(run_dir, "config.json"), encoding="utf-8") as file:
+        config = json.load(file)
+    _agent = Agent(config, run_dir)
+    _agent.start()
+
+
+class Agent:
+    """One per process."""
+
+    def __init__(self, config: dict[str, Any], run_dir: str) -> None:
+        self.config = config
+        self.run_dir = run_dir
+        self.state = State(run_dir)
+        self.boundaries = Boundaries(self._on_step, self._on_restart, self._on_trouble)
+        self.tuner: Tuner | None = None
+        self._run: Generator[str, StepSample, None] | None = None
+        self._label = "plain"
+        self._over = False
+
+    def start(self) -> None:
+        import torch
+
+        self.state.data["torch"] = torch.__version__
+        self.state.data["threads"] = torch.get_num_threads()
+        # A worker that never trains has no story of its own; its first step gives it one.
+        self.state.silent = _is_spawned()
+        fault.reach("arm")
+        if self.config["verb"] == "run":
+            self.boundaries.before_first_forward = self._apply_plan
+        self.boundaries.start()
+        os.register_at_fork(after_in_child=self._forked)
+        atexit.register(self._at_exit)
+        self.state.write()
+
+    # What the boundaries tell
+
+    def _on_step(self, sample: StepSample) -> None:
+        if self._over:
+            return
+        self.state.silent = False
+        self._describe(sample)
+        try:
+            self._advance(sample)
+        except Exception as error:
+            self._on_trouble(error)
+        except BaseException:  # Ctrl-C inside our part: the user's program may go on after it
+            self._put_back()
+            raise
+        if self._over and self.tuner is not None and self.tuner.ends_script and _is_main_thread():
+            raise SystemExit(0)
+
+    def _advance(self, sample: StepSample) -> None:
+        if self._run is None:
+            self._begin()
+        assert self._run is not None
+        try:
+            self._label = self._run.send(sample)
+        except StopIteration:
+            self._finished()
+
+    def _begin(self) -> None:
+        """Loads the library and starts the tuner, which waits for the step that has just ended."""
+        self.tuner = self._new_tuner()
+        self._run = self.tuner.run()
+        next(self._run)
+
+    def _new_tuner(self) -> Tuner:
+        session = native.load(self.config["library"], self.config)
+        return Tuner(self.config, session, self.state, self.boundaries)
+
+    def _apply_plan(self) -> None:
+        self.tuner = self._new_tuner()
+        self._run = self.tuner.run()
+        self._label = next(self._run)
+
+    def _on_restart(self, why: str) -> None:
+        """Another kind of boundary took over: what was learnt is about other steps."""
+        if self._over:
+            return
+        if self._run is not None:
+            self.state.event(f"starting over: {why}", self.boundaries.step, "armed")
+        self._undo()
+        self._run = self.tuner = None
+        self._label = "plain"
+        self.state.data["steps"].clear()
+
+    def _on_trouble(self, error: Exception) -> None:
+        step = self.boundaries.step
+        if isinstance(error, NotTunable):
+            self._put_back()
+            self.state.event(f"not tuned: {error}", step, "off")
+            self.state.finish("refused", str(error))
+            return
+        at_all = self.tuner is not None and self.tuner.switch.on
+        self._put_back()
+        text = f"{type(error).__name__}: {error}"
+        what = "the original code is back" if at_all else "the script goes on as it is"
+        self.state.trouble(text)
+        self.state.event(f"stopped after a failure of ours ({text}); {what}", step, "off")
+        self.state.finish("failed", text)
+
+    def _finished(self) -> None:
+        """The tuner has come to its end: only a guard may stay, where one is needed."""
+        assert self.tuner is not None
+        guard = self._gradients_wanted if self.tuner.needs_gradient_guard else None
+        self._over = True
+        self._run = None
+        self.boundaries.stop(on_gradients=guard)
+        self.tuner.close()
+        if guard is None and not self.tuner.switch.on:
+            self.tuner.switch.roll_back()
+
+    def _gradients_wanted(self) -> None:
+        assert self.tuner is not None
+        self.tuner.switch.roll_back()
+        text = "gradients are wanted, but only inference was checked: the original code is back"
+        self.state.event(text, self.boundaries.step, "off")
+
+    def _put_back(self) -> None:
+        """Original code, no recording, no hook: as if we were not there."""
+        self._over = True
+        self._run = None
+        self._undo()
+        self.boundaries.stop()
+
+    def _undo(self) -> None:
+        """Original code and no recording. Each part is tried even if another one fails."""
+        if self.tuner is None:
+            return
+        for part in (self.tuner.switch.roll_back, self.tuner.abandon):
+            try:
+                part()
+            except Exception as error:
+                self.state.trouble(f"{type(error).__name__}: {error}")
+
+    # What the state file says about every step
+
+    def _describe(self, sample: StepSample) -> None:
+        data = self.state.data
+        data["boundary"] = self.boundaries.describe()
+        root = self.boundaries.root
+        data["model"] = {
+            "root": type(root).__name__ if root is not None else "",
+            "batch": self.config.get("batch", -1) if self.config.get("batch", -1) > 0 else sample.batch,
+        }
+        self.state.add_step(
+            {
+                "step": sample.step,
+                "wall": round(sample.wall_s, 6),
+                "data": round(sample.data_s, 6),
+                "cpu": round(sample.cpu_s, 6),
+                "side": self._label,
+            }
+        )
+
+    # The ends of the process
+
+    def _forked(self) -> None:
+        """In a forked child. It has its own steps to make a story of, or it is a loader's worker."""
+        try:
+            started = self._run is not None or self._over
+            self.state.silent = True
+            if started:
+                self._put_back()
+            else:
+                self.state = State(self.run_dir)
+                self.state.silent = True
+        except Exception:
+            self._over = True
+
+    def _at_exit(self) -> None:
+        if in_loader_worker():
+            return
+        try:
+            running = not self._over and self._run is not None
+            if running:
+                assert self.tuner is not None
+                self.tuner.interrupted()
+                self.tuner.abandon()
+            self.state.data["finished"] = True
+            if self.state.data["phase"] not in ("off", "tuned"):
+                self.state.data["phase"] = "finished"
+            self.state.write()
+        except Exception:
+            pass
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _is_spawned() -> bool:
+    """True in a child of multiprocessing: a loader's worker, or a trainer started by mp.spawn."""
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None

@@ -1,0 +1,497 @@
+"""The run of a tuning, written as generators: each `yield` names the coming step's side and gives
+back the sample of that step at its end.
+
+    step 1 plain, 2 recorded, 3 recorded with values, 4 validated with the new code, then pairs of
+    old and new until the difference is decided; the better side stays.
+
+The tuner speaks to the user in events, counts and costs, and keeps everything for the report.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from opfuse import distributed, fault, record
+from opfuse.boundary import Boundaries, StepSample
+from opfuse.state import State
+from opfuse.switch import Switch, resolve
+
+Steps = Generator[str, StepSample, Any]
+
+_ATTEMPTS = 3
+_SEED = 1
+
+
+class Done(Exception):
+    """The run has come to its outcome."""
+
+    def __init__(self, outcome: str, reason: str) -> None:
+        super().__init__(reason)
+        self.outcome = outcome
+        self.reason = reason
+
+
+class Tuner:
+    """One tuning of one process. `run` is advanced at every step boundary by the agent."""
+
+    def __init__(
+        self, config: dict[str, Any], session: Any, state: State, boundaries: Boundaries
+    ) -> None:
+        self.config = config
+        self.session = session
+        self.state = state
+        self.boundaries = boundaries
+        self.switch = Switch()
+        self.ranks: distributed.Ranks | None = None
+        self.ends_script = False
+        self.needs_gradient_guard = False
+        self._recording = False
+        self._codes: dict[int, Any] = {}
+        self._facts: list[dict[str, Any]] = []
+        self._costs: dict[str, float] = {}
+        self._old: list[float] = []
+        self._new: list[float] = []
+        self._measuring = False
+
+    # What the agent calls
+
+    def run(self) -> Generator[str, StepSample, None]:
+        """The whole story, by verb."""
+        story = {"tune": self._tune, "record": self._record_only, "run": self._apply_plan}
+        try:
+            yield from story[self.config["verb"]]()
+        except Done as done:
+            self._end(done)
+        except distributed.CalledOff as off:
+            self.switch.set(False)
+            self._end(Done("undecided", f"the ranks did not agree: {off}"))
+
+    def abandon(self) -> None:
+        """Ends a recording that is under way. Safe at any time."""
+        if self._recording:
+            self._recording = False
+            self.session.call("abandon")
+
+    def interrupted(self) -> None:
+        """The script ended first: what is known so far is the result."""
+        if self._measuring:
+            self._take_ab()
+        self._costs_so_far()
+        step = self.boundaries.step
+        reason = f"the script ended after {step} steps, before a decision"
+        self.state.event(reason, step)
+        self.state.finish("undecided", reason)
+
+    def close(self) -> None:
+        """Gives back what the session holds."""
+        self.session.call("forget", record=-1)
+
+    # The stories
+
+    def _tune(self) -> Steps:
+        self._meet_ranks(yield "plain")
+        yield from self._plain_until(self._record_step() - 1)
+        before = yield from self._record("record", values=False)
+        plan = self._plan(before)
+        values = yield from self._record("values", values=True)
+        plan = self._prove(before, values, plan)
+        self._load_edits(plan)
+        if self.config.get("dry_run") or not self.config.get("live", True):
+            raise Done("dry_run", "found and proved; nothing was switched, as asked")
+        yield from self._meet("plan", plan["hash"])
+        after = yield from self._validate(before)
+        self._write_record(after, "after")
+        yield from self._meet("validated", plan["hash"])
+        yield from self._measure()
+
+    def _record_only(self) -> Steps:
+        yield "plain"
+        yield from self._plain_until(self._record_step() - 1)
+        recorded = yield from self._record("record", values=False)
+        with self._stage("find", "find_s"):
+            self.state.result.update(self.session.call("find", record=recorded))
+        raise Done("recorded", "the step was recorded, as asked")
+
+    def _apply_plan(self) -> Steps:
+        """Applies a plan before the first step and checks by recording that step."""
+        from opfuse import source
+
+        with self._stage("plan", "plan_s"):
+            with open(self.config["plan"], encoding="utf-8") as file:
+                answer = self.session.call("load_plan", text=file.read())
+            self.state.result["plan"] = answer["plan"]
+            self._facts = source.facts_of_plan(answer["plan"])
+        self._load_edits(answer)
+        with self._stage("switch", ""):
+            self.switch.set(True)
+        self.state.event(f"plan {answer['hash']} applied before the first step", 0, "validating")
+        for attempt in range(1, _ATTEMPTS + 1):
+            recorded = yield from self._record("validate", values=False)
+            with self._stage("validate", "validate_s"):
+                verdict = self.session.call("validate_plan", record=recorded, plan=answer["plan"])
+            self.state.result["verdict"] = {"validation": {**verdict, "attempts": attempt}}
+            if verdict["accepted"]:
+                raise Done("plan_applied", "the planned operators ran, the chains did not")
+        self.switch.set(False)
+        raise Done("refused", f"the step did not become what was planned: {verdict['reason']}")
+
+    # Recording
+
+    def _record_step(self) -> int:
+        """DDP rebuilds its buckets in the second step: one later there."""
+        return int(self.config.get("record_step", 2)) + (1 if self.ranks is not None else 0)
+
+    def _plain_until(self, step: int) -> Steps:
+        while self.boundaries.step < step:
+            yield "plain"
+
+    def _record(self, label: str, values: bool) -> Steps:
+        """Records the coming step; gives the record's number."""
+        with self._stage("record_start", ""):
+            self.session.call("record_start", values=values)
+            self._recording = True
+        sample: StepSample = yield label
+        with self._stage("record_stop", "record_stop_s"):
+            self._recording = False
+            answer = self.session.call("record_stop")
+            number = answer["record"]
+            codes = record.describe_codes(answer.get("codes", []))
+            self._codes = {c["code"]: record.code_at(c["pointer"]) for c in answer.get("codes", [])}
+            self.session.call("set_positions", record=number, codes=codes)
+            labels = record.storage_labels(self.boundaries.root, self.boundaries.optimizer)
+            self.session.call("set_labels", record=number, storages=labels)
+        self._say_recorded(label, sample, answer)
+        if label == "record":
+            self.state.result.update(operators=answer["operators"], losses=answer["losses"])
+            self._write_record(number, "before")
+        return number
+
+    def _say_recorded(self, label: str, sample: StepSample, answer: dict[str, Any]) -> None:
+        if answer["operators"] == 0:
+            raise RuntimeError(f"step {sample.step}: recorded no operator")
+        if answer.get("declined"):
+            self.state.trouble(f"step {sample.step}: {'; '.join(answer['declined'])}")
+        self._costs[{"record": "record_s", "values": "values_s"}.get(label, "validate_step_s")] = (
+            sample.wall_s
+        )
+        what = {"record": "recorded", "values": "recorded with values"}.get(label, "checked")
+        text = f"step {sample.step} {what}: {answer['operators']:,} operators"
+        plain = self._plain_step()
+        if plain > 0:
+            text += f", {sample.wall_s / plain:.2f}x {self._plain_name()}"
+        phase = {"record": "finding", "values": "proving"}.get(label, "validating")
+        self.state.event(text, sample.step, phase)
+
+    def _write_record(self, number: int, when: str) -> None:
+        """Leaves the record for the report. A full disk costs the report, nothing else."""
+        pid = self.state.data["pid"]
+        names = {"ofr": f"step_{when}-{pid}.ofr", "trace": f"trace_{when}-{pid}.json"}
+        paths = {k: os.path.join(self.state.directory, name) for k, name in names.items()}
+        try:
+            with self._stage("report", "write_s"):
+                self.session.call("write_record", record=number, **paths)
+        except fault.InjectedFault:
+            raise
+        except RuntimeError as error:
+            self.state.trouble(str(error))
+            return
+        files = self.state.result.setdefault("files", {})
+        files.update({f"step_{when}": names["ofr"], f"trace_{when}": names["trace"]})
+
+    # Finding and proving
+
+    def _plan(self, before: int) -> dict[str, Any]:
+        from opfuse import source
+
+        with self._stage("find", "find_s"):
+            found = self.session.call("find", record=before)
+        self.state.result.update(sites=found["sites"], near_misses=found.get("near_misses", []))
+        if not found["sites"]:
+            raise Done("nothing_found", "no chain of this step has a fused operator in the rulebook")
+        with self._stage("facts", "facts_s"):
+            legal = [site for site in found["sites"] if not site.get("refusals")]
+            self._facts = source.collect_facts(legal, self._codes)
+        return self._ask_plan(before, self._facts)
+
+    def _ask_plan(self, before: int, facts: list[dict[str, Any]]) -> dict[str, Any]:
+        with self._stage("plan", "facts_s"):
+            plan = self.session.call("plan", record=before, facts=facts)
+        self.state.result.update(plan=plan["plan"], diffs=plan["diffs"], sites=plan["sites"])
+        for site in plan["sites"]:
+            self._say_site(site)
+        if not plan["memory"]:
+            reasons = sorted({_refusal(site) for site in plan["sites"]})
+            raise Done("refused", "; ".join(reasons) or "no site can be edited")
+        return plan
+
+    def _say_site(self, site: dict[str, Any]) -> None:
+        where = f"{os.path.basename(site['file'])}:{site['line']}"
+        calls = f"{site['calls']} call{'s' if site['calls'] != 1 else ''}"
+        if site["status"] == "planned":
+            text = f"found {site['rule']} at {where}: {calls}, {site['now']} -> {site['becomes']}"
+        else:
+            text = f"not replaced: {site['rule']} at {where}, {calls}: {_refusal(site)}"
+        self.state.event(text, self.boundaries.step)
+
+    def _prove(self, before: int, values: int, plan: dict[str, Any]) -> dict[str, Any]:
+        """Proves every planned site; a site that fails leaves the plan, the others stay."""
+        with self._stage("prove", "prove_s"):
+            verdict = self.session.call("prove", record=values)
+            self.session.call("forget", record=values)
+        self.state.result["verdict"] = {"sites": verdict["sites"], "step": verdict["step"]}
+        if not verdict["step"]["accepted"]:
+            raise Done("refused", f"the step was not proved: {verdict['step']['reason']}")
+        failed = {site["site"]: site for site in verdict["sites"] if not site["accepted"]}
+        for site in failed.values():
+            self.state.event(
+                f"not replaced: site {site['site']}: {site['reason']}", self.boundaries.step
+            )
+        if len(failed) == len(verdict["sites"]):
+            raise Done("refused", "; ".join(sorted({s["reason"] for s in failed.values()})))
+        if failed:
+            self._facts = [fact for fact in self._facts if fact["site"] not in failed]
+            plan = self._ask_plan(before, self._facts)
+        captured = sum(site["captured_calls"] for site in verdict["sites"])
+        generated = sum(site["generated_cases"] for site in verdict["sites"])
+        text = (
+            f"proved the same function in fp64: {captured} recorded calls, {generated} generated "
+            f"inputs, forward and backward, in {self._costs['prove_s']:.2f} s"
+        )
+        self.state.event(text, self.boundaries.step, "validating")
+        return plan
+
+    def _load_edits(self, plan: dict[str, Any]) -> None:
+        """Compiles the edited files; nothing runs differently yet."""
+        from opfuse import source
+
+        with self._stage("facts", "facts_s"):
+            edits: dict[tuple[str, str], dict[str, Any]] = {}
+            for entry in plan["memory"]:
+                edit = edits.setdefault((entry["file"], entry["qualname"]), {**entry, "names": {}})
+                edit["names"][entry["global_name"]] = resolve(entry["python_target"])
+            for (file, qualname), edit in edits.items():
+                facts = next(
+                    f for f in self._facts if (f["file"], f["qualname"]) == (file, qualname)
+                )
+                original, edited = source.prepare_code(facts, edit["text"])
+                self.switch.add(original, edited, edit["names"])
+
+    # Switching and measuring
+
+    def _validate(self, before: int) -> Steps:
+        """Runs one step with the new code, recorded: it must be the planned step."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            with self._stage("switch", ""):
+                self.switch.set(True)
+            after = yield from self._record("validate", values=False)
+            self.switch.set(False)
+            with self._stage("validate", "validate_s"):
+                verdict = self.session.call("validate", before=before, after=after)
+            self.state.result["verdict"]["validation"] = {**verdict, "attempts": attempt}
+            if verdict["accepted"]:
+                text = (
+                    f"the switched step is what was planned: {verdict['sites_replaced']} forward "
+                    f"and {verdict['backward_replaced']} backward chains replaced, "
+                    f"{verdict['operators_equal']:,} other operators unchanged"
+                )
+                self.state.event(text, self.boundaries.step, "measuring")
+                return after
+            self.session.call("forget", record=after)
+        self._say_off(f"the switched step was not as planned: {verdict['reason']}")
+        raise Done("refused", f"the switched step was not as planned: {verdict['reason']}")
+
+    def _measure(self) -> Steps:
+        """Old and new in random order until the session has decided."""
+        with self._stage("measure", ""):
+            self.session.call("ab_open", seed=_SEED)
+        self._measuring = True
+        begin = self.boundaries.step
+        while True:
+            coming = self.session.call("ab_next")
+            if coming["phase"] == "done" and self._leads():
+                break
+            if self._ended_by_rank_0():
+                break
+            replaced = self._side(coming, self.boundaries.step - begin)
+            self.switch.set(replaced)
+            sample: StepSample = yield "new" if replaced else "old"
+            fault.reach("measure")
+            self._add(sample, replaced)
+            self._show_progress()
+        self._take_ab()
+        yield from self._decide()
+
+    def _add(self, sample: StepSample, replaced: bool) -> None:
+        if sample.forwards == 0 and self.boundaries.kind == "root":
+            self.session.call("ab_discard")
+            return
+        (self._new if replaced else self._old).append(sample.wall_s)
+        self.session.call(
+            "ab_add",
+            replaced=replaced,
+            wall=sample.wall_s,
+            cpu=sample.cpu_s,
+            data=sample.data_s,
+            signature=sample.signature,
+            step=sample.step,
+        )
+
+    def _show_progress(self) -> None:
+        coming = self.session.call("ab_state")
+        self.state.result["ab"] = coming
+        done, total = coming.get("counted_steps", 0), self.config.get("budget_steps", 64)
+        self.state.progress(
+            {
+                "done": done,
+                "total": total,
+                "ratio": (coming.get("choosing") or {}).get("ratio"),
+                "text": f"measuring: {done} of at most {total} steps",
+            }
+        )
+
+    def _take_ab(self) -> None:
+        self._measuring = False
+        ab = self.session.call("ab_state")
+        ab["old_step_s"] = statistics.median(self._old) if self._old else None
+        ab["new_step_s"] = statistics.median(self._new) if self._new else None
+        self.state.result["ab"] = ab
+
+    def _decide(self) -> Steps:
+        outcome = self.state.result["ab"]["outcome"]
+        if self.ranks is not None:
+            outcome = yield from self._agreed_outcome(outcome)
+        with self._stage("switch", ""):
+            self.switch.set(outcome == "tuned")
+        raise Done(outcome, self._ratio_text())
+
+    def _ratio_text(self) -> str:
+        ab = self.state.result["ab"]
+        shown = ab.get("headline_wall") or {}
+        if not shown.get("pairs"):
+            shown = ab.get("choosing") or {}
+        if not shown.get("pairs"):
+            return "no pair of steps could be compared"
+        return (
+            f"old / new = {shown['ratio']:.2f}x [{shown['low']:.2f}, {shown['high']:.2f}] "
+            f"over {shown['pairs']} pairs of steps"
+        )
+
+    # The ranks
+
+    def _meet_ranks(self, _: StepSample) -> None:
+        self.ranks = distributed.connect()
+        if self.ranks is not None:
+            self.state.data.update(rank=self.ranks.rank, world_size=self.ranks.size)
+
+    def _leads(self) -> bool:
+        return self.ranks is None or self.ranks.rank == 0
+
+    def _meet(self, meeting: str, value: str) -> Steps:
+        """Goes on with plain steps until all ranks make the change at the same step."""
+        if self.ranks is None:
+            return
+        self.ranks.announce(meeting, value)
+        while not self.ranks.due(meeting, self.boundaries.step):
+            yield "plain"
+
+    def _side(self, coming: dict[str, Any], position: int) -> bool:
+        """Which side runs. All ranks must agree, so there it follows from the step alone."""
+        if self.ranks is None:
+            return bool(coming["replaced"])
+        pair, second = divmod(position, 2)
+        first = (pair * 2654435761 + _SEED) >> 7 & 1
+        return bool(first ^ second)
+
+    def _ended_by_rank_0(self) -> bool:
+        if self.ranks is None:
+            return False
+        if self.ranks.called_off():
+            raise distributed.CalledOff(self.ranks.called_off())
+        return self.ranks.rank != 0 and bool(self.ranks.value("end"))
+
+    def _agreed_outcome(self, outcome: str) -> Steps:
+        """Rank 0's outcome, from the same step on everywhere."""
+        assert self.ranks is not None
+        if self.ranks.rank == 0:
+            self.ranks.propose("end", outcome, self.boundaries.step)
+        self.switch.set(False)
+        while not self.ranks.due("end", self.boundaries.step):
+            yield "plain"
+        return self.ranks.value("end")
+
+    # The end
+
+    def _end(self, done: Done) -> None:
+        fault.reach("report")
+        step = self.boundaries.step
+        kept = done.outcome in ("tuned", "plan_applied")
+        for site in self.state.result.get("sites", []):
+            if site.get("status") == "planned" and self.state.result.get("ab"):
+                site["kept"] = kept
+        self._costs_so_far()
+        if self.ranks is not None and done.outcome in ("nothing_found", "refused", "failed"):
+            self.ranks.call_off(f"rank {self.ranks.rank}: {done.reason}")
+        if not self.switch.on:
+            self.switch.roll_back()
+        self.needs_gradient_guard = self.switch.on and self.boundaries.kind == "root"
+        self.ends_script = bool(self.config.get("once")) and self.config["verb"] == "tune"
+        text = {
+            "tuned": f"kept: {done.reason}",
+            "not_faster": f"not faster, the original code is back: {done.reason}",
+            "undecided": f"undecided, the original code runs: {done.reason}",
+            "nothing_found": f"nothing found: {done.reason}",
+            "refused": f"nothing replaced: {done.reason}",
+        }.get(done.outcome, done.reason)
+        self.state.event(text, step, "tuned" if kept else "off")
+        self.state.finish(done.outcome, done.reason)
+
+    def _say_off(self, text: str) -> None:
+        self.state.event(f"{text}; the original code is back", self.boundaries.step)
+
+    # Costs
+
+    @contextlib.contextmanager
+    def _stage(self, stage: str, cost: str) -> Iterator[None]:
+        """One of our own steps: a place for faults, and its time when `cost` names it."""
+        fault.reach(stage)
+        begin = time.perf_counter()
+        yield
+        if cost:
+            self._costs[cost] = self._costs.get(cost, 0.0) + time.perf_counter() - begin
+
+    def _plain_step(self) -> float:
+        """The time of a step without us: of the old side once it was measured."""
+        if self._old:
+            return statistics.median(self._old)
+        plain = [row["wall"] for row in self.state.data["steps"] if row["side"] == "plain"]
+        return plain[-1] if plain else 0.0
+
+    def _plain_name(self) -> str:
+        plain = [row["step"] for row in self.state.data["steps"] if row["side"] == "plain"]
+        return "a plain step" if self._old or not plain else f"step {plain[-1]}"
+
+    def _costs_so_far(self) -> None:
+        plain = self._plain_step()
+        steps = ("record_s", "values_s", "validate_step_s")
+        extra = sum(max(self._costs[s] - plain, 0.0) for s in steps if s in self._costs)
+        ours = sum(value for name, value in self._costs.items() if name not in steps)
+        costs = {name: round(value, 6) for name, value in self._costs.items()}
+        costs["plain_step_s"] = round(plain, 6)
+        costs["total_in_plain_steps"] = round((extra + ours) / plain, 2) if plain > 0 else None
+        kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        costs["memory_peak_mb"] = round(kilobytes / (2**20 if sys.platform == "darwin" else 1024), 1)
+        self.state.result["costs"] = costs
+
+
+def _refusal(site: dict[str, Any]) -> str:
+    refusal = site.get("refusal") or {}
+    return str(refusal.get("reason") or "refused without a reason")
+
+

@@ -1,0 +1,187 @@
+"""A test double for libopfuse_torch.so, put in place before the agent arms.
+
+It stands on PYTHONPATH behind the shim, which runs it as the user's own sitecustomize: so chaining
+is used by every test. The double finds one chain by its text, edits it by its text, believes every
+proof, and decides the A/B after a fixed number of pairs. OPFUSE_DOUBLE holds its JSON settings.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from types import FunctionType
+
+SETTINGS = {
+    "chain": "x * torch.sigmoid(x)",
+    "qualname": "Inline.forward",
+    "outcome": "tuned",
+    "pairs": 3,
+    "refuse_validations": 0,
+    "reject_proof": "",
+    **json.loads(os.environ.get("OPFUSE_DOUBLE", "{}")),
+}
+
+
+class SessionDouble:
+    """The methods of the session, with the answers' real field names."""
+
+    def __init__(self):
+        self.calls = []
+        self.records = 0
+        self.recording = False
+        self.validations = 0
+        self.samples = []
+
+    def call(self, method, **request):
+        self.calls.append(method)
+        log = os.environ.get("OPFUSE_DOUBLE_LOG")
+        if log:
+            with open(log, "a") as file:
+                file.write(json.dumps([os.getpid(), method]) + "\n")
+        return getattr(self, method)(**request)
+
+    def record_start(self, values):
+        assert not self.recording
+        self.recording = True
+        return {}
+
+    def record_stop(self):
+        assert self.recording
+        self.recording = False
+        self.records += 1
+        return {"record": self.records, "seconds": 0.001, "operators": 100, "events": 120,
+                "losses": {}, "declined": [], "codes": self.codes()}  # fmt: skip
+
+    def codes(self):
+        code = self.code()
+        return [{"code": 0, "pointer": id(code), "lasti": [0]}] if code else []
+
+    def abandon(self):
+        self.recording = False
+        return {}
+
+    def set_positions(self, record, codes):
+        for code in codes:
+            assert code["qualname"] == SETTINGS["qualname"] and len(code["positions"][0]) == 5
+        return {}
+
+    def set_labels(self, record, storages):
+        assert all(isinstance(pointer, int) and ":" in text for pointer, text in storages)
+        return {}
+
+    def code(self):
+        """The code that stands for the chain, if its module was imported."""
+        import gc
+
+        return next(
+            (
+                found.__code__
+                for found in gc.get_objects()
+                if isinstance(found, FunctionType)
+                and found.__qualname__ == SETTINGS["qualname"]
+                and found.__code__.co_filename.startswith(str(Path(__file__).parent.parent))
+            ),
+            None,
+        )
+
+    def find(self, record):
+        code = self.code()
+        return {"sites": [self.site(code)] if code else [], "near_misses": []}
+
+    def site(self, code):
+        text = Path(code.co_filename).read_text()
+        line = text[: text.index(SETTINGS["chain"])].count("\n") + 1
+        position = {"file": code.co_filename, "function": code.co_name, "line": line, "code": 0,
+                    "end_line": line, "column": 15, "end_column": 35}  # fmt: skip
+        return {"id": 0, "rule": "silu", "calls": 1, "file": code.co_filename, "line": line,
+                "stack": [position], "operations": [], "refusals": [], "now": "x*sigmoid(x)",
+                "becomes": "F.silu(x)", "function_class": ""}  # fmt: skip
+
+    def plan(self, record, facts):
+        code = self.code()
+        text = Path(code.co_filename).read_text()
+        edited = text.replace(SETTINGS["chain"], "__opfuse_silu(x)", 1)
+        memory = {"file": code.co_filename, "module": "models", "qualname": SETTINGS["qualname"],
+                  "text": edited, "global_name": "__opfuse_silu",
+                  "python_target": "torch.nn.functional.silu"}  # fmt: skip
+        site = {**self.site(code), "status": "planned", "refusal": None}
+        return {"plan": {"version": 1}, "hash": os.environ.get("TEST_HASH", "0123456789abcdef"),
+                "memory": [memory] if facts else [], "diffs": [], "sites": [site]}  # fmt: skip
+
+    def prove(self, record):
+        reason = SETTINGS["reject_proof"]
+        site = {"site": 0, "accepted": not reason, "reason": reason, "captured_calls": 1,
+                "generated_cases": 10}  # fmt: skip
+        return {"sites": [site], "step": {"accepted": True, "reason": ""}}
+
+    def validate(self, before, after):
+        self.validations += 1
+        accepted = self.validations > SETTINGS["refuse_validations"]
+        return {"accepted": accepted, "operators_equal": 98, "sites_replaced": 1,
+                "backward_replaced": 1, "reason": "" if accepted else "aten.relu at models.py:1"}  # fmt: skip
+
+    def ab_open(self, seed):
+        return {}
+
+    def ab_next(self):
+        done = len(self.samples) >= 2 * SETTINGS["pairs"]
+        return {"replaced": len(self.samples) % 2 == 1, "phase": "done" if done else "choosing",
+                "outcome": SETTINGS["outcome"] if done else "running"}  # fmt: skip
+
+    def ab_add(self, **sample):
+        assert sample["wall"] > 0 and sample["signature"]
+        self.samples.append(sample)
+        return {}
+
+    def ab_discard(self):
+        return {}
+
+    def ab_state(self):
+        done = len(self.samples) >= 2 * SETTINGS["pairs"]
+        ratio = {"ratio": 1.25, "low": 1.2, "high": 1.3, "pairs": len(self.samples) // 2}
+        return {"phase": "done" if done else "choosing", "choosing": ratio, "headline_wall": ratio,
+                "outcome": SETTINGS["outcome"] if done else "running", "headline_cpu": ratio,
+                "counted_steps": len(self.samples)}  # fmt: skip
+
+    def write_record(self, record, ofr, trace):
+        return {}
+
+    def forget(self, record):
+        return {}
+
+
+def facts_double(sites, codes):
+    return [
+        {"site": s["id"], "file": s["file"], "qualname": SETTINGS["qualname"], "code": codes[0]}
+        for s in sites
+    ]
+
+
+def prepare_double(facts, text):
+    original = facts["code"]
+    todo = [compile(text, facts["file"], "exec")]
+    while todo:
+        code = todo.pop()
+        if code.co_name == "forward" and code.co_firstlineno == original.co_firstlineno:
+            return original, code
+        todo += [c for c in code.co_consts if hasattr(c, "co_code")]
+    raise AssertionError("the edited code was not found")
+
+
+def put_in_place():
+    import importlib.util
+    import types
+
+    folder = Path(os.environ["OPFUSE_PYTHON_DIR"]) / "opfuse"
+    spec = importlib.util.spec_from_file_location("opfuse", folder / "__init__.py")
+    package = sys.modules["opfuse"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(package)
+    native = importlib.import_module("opfuse.native")
+    native.load = lambda path, config: SessionDouble()
+    source = types.ModuleType("opfuse.source")
+    source.collect_facts, source.prepare_code = facts_double, prepare_double
+    sys.modules["opfuse.source"] = package.source = source
+
+
+if os.environ.get("OPFUSE_PYTHON_DIR"):
+    put_in_place()
