@@ -17,6 +17,7 @@ namespace opfuse::rewrite {
 
 // One span of one file. `memory_text` is what runs here (operator bound to a free global name, same
 // number of lines); `source_text` is what the diff contains.
+// An added import line is an edit of an empty span whose memory_text is empty.
 struct SourceEdit {
   std::string file, sha256;
   Span span;
@@ -25,18 +26,20 @@ struct SourceEdit {
 
 struct Replacement {
   int site = -1;
-  std::string rule, target;         // "silu", "aten.silu"
-  std::string python_target;        // "torch.nn.functional.silu"
+  std::string rule, target;   // "silu", "aten.silu"
+  std::string python_target;  // "torch.nn.functional.silu": what runs here
+  std::string source_target;  // what the diff calls; another one when it is for a vendor's device
   match::Equivalence equivalence = match::Equivalence::kE1;
-  std::string domain;               // "" total
+  std::string domain;  // "" total
   std::string mechanism = "source";
   std::string module, qualname, file;
+  std::string package, package_version;  // of an installed file: edited in memory only
   int32_t line = -1;
   int calls = 0;
   std::vector<SourceEdit> edits;
-  std::vector<std::string> imports;             // lines the diff adds: "import torch.nn.functional as F"
-  std::string global_name;                      // name bound in the module's globals in memory
-  bool verified = true;                         // false: for a device that is not here
+  std::vector<std::string> imports;  // lines the diff adds: "import torch.nn.functional as F"
+  std::string global_name;           // name bound in the module's globals in memory
+  bool verified = true;              // false: for a device that is not here
 };
 
 struct RefusedSite {
@@ -51,9 +54,10 @@ struct Plan {
 };
 
 struct PlanOptions {
-  std::string device = "cpu";       // picks the target
-  std::string target_vendor;        // "torch_npu": write the diff for that vendor, not verified here
-  bool strict = false;              // only total targets
+  std::string device = "cpu";  // picks the target
+  std::string target_vendor;   // "torch_npu": write the diff for that vendor, not verified here
+  bool strict = false;         // only total targets
+  bool own_operators = false;  // opfuse.* operators are built into this program
   match::Equivalence allow = match::Equivalence::kE1;
 };
 
@@ -67,14 +71,20 @@ Result<Plan> plan_from_json(std::string_view json);
 // 16 hex digits over everything that decides what runs.
 std::string plan_hash(const Plan& plan);
 
-// Applies the edits of one file to its text. `memory` picks memory_text, else source_text + imports.
+// Applies the edits of one file to its text. `memory` picks memory_text, else source_text +
+// imports.
 Result<std::string> apply_edits(std::string_view text, const Plan& plan, std::string_view file,
                                 bool memory);
-// Unified diff with a/ b/ paths relative to `root`, as `git apply` takes it.
+// A module to import instead of a diff, for the replacements in installed packages: checks version
+// and hash of the installed file, then makes the same edit in memory. "" when there is none.
+std::string patch_module(const Plan& plan);
+
+// Unified diff with a/ b/ paths, `path` relative to the root, as `git apply` takes it. "" when
+// equal.
 std::string unified_diff(std::string_view path, std::string_view before, std::string_view after);
 
-// The graph that the step must become when the plan runs: each planned match's forward chain replaced
-// by the target, its backward chain by the target's backward.
+// The graph that the step must become when the plan runs: each planned match's forward chain
+// replaced by the target, its backward chain by the target's backward.
 graph::Graph rewrite_graph(const graph::Graph& graph, const match::MatchReport& report,
                            const std::vector<match::Site>& sites, const Plan& plan);
 

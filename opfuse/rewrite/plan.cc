@@ -1,0 +1,259 @@
+#include "opfuse/rewrite/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "opfuse/rewrite/compose.h"
+#include "opfuse/rewrite/legality.h"
+
+namespace opfuse::rewrite {
+namespace {
+
+using match::Refusal;
+using Refused = std::optional<Refusal>;
+
+Refused refuse(int row, std::string reason) {
+  return Refusal{row, std::move(reason), graph::kNone};
+}
+
+// 0 native, 1 ours, 2 a vendor's: the order in which targets are tried.
+int target_kind(const match::Target& target) {
+  return target.op.starts_with("aten.") ? 0 : target.op.starts_with("opfuse.") ? 1 : 2;
+}
+
+bool takes_dtypes(const match::Target& target, const graph::Graph& graph,
+                  const match::MatchReport& report, const match::Site& site) {
+  if (target.dtypes.empty()) return true;
+  for (const int index : site.matches)
+    for (const graph::ValueId input : report.matches[index].inputs) {
+      if (input == graph::kNone) continue;
+      const DType dtype = graph.values[input].meta.dtype;
+      if (std::find(target.dtypes.begin(), target.dtypes.end(), dtype) == target.dtypes.end())
+        return false;
+    }
+  return true;
+}
+
+// What one site is planned from.
+struct SiteInput {
+  const graph::Graph& graph;
+  const match::MatchReport& report;
+  const match::Site& site;
+  const SiteFacts& facts;
+  const PlanOptions& options;
+};
+
+const match::Target* vendor_target(const match::Rule& rule, std::string_view vendor) {
+  for (const match::Target& target : rule.targets)
+    if (target.op.starts_with(fmt::format("{}.", vendor))) return &target;
+  return nullptr;
+}
+
+// The target that runs here; null and a refusal when there is none.
+const match::Target* choose_target(const SiteInput& in, Refused* refusal) {
+  const match::Rule& rule = *in.site.rule;
+  const match::Target* best = nullptr;
+  for (const match::Target& target : rule.targets) {
+    const int kind = target_kind(target);
+    const bool here = target.device.empty() ? kind < 2 : target.device == in.options.device;
+    if (!here || (kind == 1 && !in.options.own_operators)) continue;
+    // A native target raises outside the rule's domain; an own one runs the composition there.
+    const bool total = kind == 1 || rule.domain.empty();
+    if (in.options.strict && !total) {
+      *refusal =
+          refuse(14, fmt::format("--strict: {} is only for {} inputs, where the chain takes any",
+                                 target.op, rule.domain));
+      continue;
+    }
+    if (!takes_dtypes(target, in.graph, in.report, in.site)) continue;
+    if (!best || kind < target_kind(*best)) best = &target;
+  }
+  if (!best && !*refusal)
+    *refusal = refuse(
+        18, fmt::format("{} has no target for {} and these dtypes", rule.name, in.options.device));
+  if (best && best->python.empty()) {
+    *refusal = refuse(0, fmt::format("{} has no Python name", best->op));
+    return nullptr;
+  }
+  return best;
+}
+
+Refused refusal_from_matches(const SiteInput& in, match::Equivalence* weakest) {
+  for (const int index : in.site.matches) {
+    const match::Match& match = in.report.matches[index];
+    if (!match.refusals.empty()) return match.refusals.front();
+    *weakest = std::max(*weakest, match.equivalence);
+  }
+  if (*weakest > in.options.allow)
+    return refuse(
+        0, fmt::format("the replacement is of class {}; --allow {} takes it",
+                       match::equivalence_name(*weakest), match::equivalence_name(*weakest)));
+  return {};
+}
+
+// The same parameters must come out for every recorded call.
+SpanProof prove_all(const SiteInput& in) {
+  SpanProof proof;
+  for (size_t i = 0; i < in.site.matches.size(); i++) {
+    SpanProof one = prove_span(in.graph, in.report.matches[in.site.matches[i]], in.facts);
+    if (one.refusal) return one;
+    if (i > 0 && one.parameters != proof.parameters)
+      return {refuse(36, "its inputs are not the same names in every recorded call"), {}};
+    proof = std::move(one);
+  }
+  return proof;
+}
+
+// The target's argument list: parameters by name, literals as they are.
+std::vector<std::string> arguments_of(const match::Target& target, const match::Rule& rule,
+                                      const std::vector<std::string>& parameters) {
+  std::vector<std::string> arguments;
+  for (const std::string& argument : target.arguments) {
+    std::string text = argument;
+    for (size_t i = 0; i < rule.parameters.size() && i < parameters.size(); i++)
+      if (rule.parameters[i].name == argument)
+        text = parameters[i].empty() ? "None" : parameters[i];
+    arguments.push_back(std::move(text));
+  }
+  return arguments;
+}
+
+Result<std::vector<SourceEdit>> compose_edits(const SiteInput& in, const match::Target& here,
+                                              const match::Target& written,
+                                              const std::vector<std::string>& parameters,
+                                              Replacement* replacement) {
+  const SiteFacts& facts = in.facts;
+  std::vector<SourceEdit> edits;
+  const Spelling spelling = spell(written.python, facts);
+  if (!spelling.import_line.empty()) {
+    OPFUSE_TRY(SourceEdit edit, import_edit(facts, spelling.import_line));
+    edits.push_back(std::move(edit));
+    replacement->imports.push_back(spelling.import_line);
+  }
+  if (facts.span_kind == "statements") {
+    OPFUSE_TRY(SourceEdit edit, removal_edit(facts));
+    edits.push_back(std::move(edit));
+  }
+  SourceEdit call;
+  call.file = facts.file;
+  call.sha256 = facts.sha256;
+  call.span = facts.span;
+  call.old_text = facts.text.substr(facts.span.begin, facts.span.end - facts.span.begin);
+  const auto source = arguments_of(written, *in.site.rule, parameters);
+  const auto memory = arguments_of(here, *in.site.rule, parameters);
+  call.source_text = call_texts(spelling.callee, "", source, call.old_text).source;
+  call.memory_text = call_texts("", replacement->global_name, memory, call.old_text).memory;
+  edits.push_back(std::move(call));
+  return edits;
+}
+
+// A replacement, or the refusal through `refusal`.
+Replacement plan_site(const SiteInput& in, Refused* refusal) {
+  Replacement replacement;
+  const match::Rule& rule = *in.site.rule;
+  match::Equivalence weakest = match::Equivalence::kE0;
+  if ((*refusal = refusal_from_matches(in, &weakest))) return replacement;
+  if ((*refusal = refusal_from_facts(in.facts))) return replacement;
+  const SpanProof proof = prove_all(in);
+  if ((*refusal = proof.refusal)) return replacement;
+  if ((*refusal = foreign_operator(in.graph, in.report, in.site, in.facts))) return replacement;
+  const match::Target* here = choose_target(in, refusal);
+  if (!here) return replacement;
+  refusal->reset();  // a target that was passed over
+  const match::Target* written = here;
+  if (!in.options.target_vendor.empty()) {
+    written = vendor_target(rule, in.options.target_vendor);
+    if (!written || written->python.empty()) {
+      *refusal =
+          refuse(18, fmt::format("{} has no target of {}", rule.name, in.options.target_vendor));
+      return replacement;
+    }
+  }
+  replacement.site = in.site.id;
+  replacement.rule = rule.name;
+  replacement.target = here->op;
+  replacement.python_target = here->python;
+  replacement.source_target = written->python;
+  replacement.verified = written == here;
+  replacement.equivalence = weakest;
+  replacement.domain = target_kind(*here) == 1 ? "" : rule.domain;
+  replacement.module = in.facts.module;
+  replacement.qualname = in.facts.qualname;
+  replacement.file = in.facts.file;
+  replacement.package = in.facts.installed_package;
+  replacement.package_version = in.facts.installed_version;
+  replacement.line = in.facts.line;
+  replacement.calls = static_cast<int>(in.site.matches.size());
+  replacement.global_name = free_global_name(rule.name, in.facts);
+  auto edits = compose_edits(in, *here, *written, proof.parameters, &replacement);
+  if (edits)
+    replacement.edits = std::move(*edits);
+  else
+    *refusal = refuse(36, edits.error().message);
+  return replacement;
+}
+
+bool same_edit(const SourceEdit& a, const SourceEdit& b) {
+  return a.span.begin == b.span.begin && a.span.end == b.span.end &&
+         a.memory_text == b.memory_text && a.source_text == b.source_text;
+}
+
+// Whether two replacements cannot both be made: spans that meet without being the same edit, one
+// file in two states, or one global name for two operators.
+bool collide(const Replacement& a, const Replacement& b) {
+  if (a.file == b.file && a.global_name == b.global_name && a.python_target != b.python_target)
+    return true;
+  for (const SourceEdit& x : a.edits)
+    for (const SourceEdit& y : b.edits) {
+      if (x.file != y.file) continue;
+      if (x.sha256 != y.sha256) return true;
+      const bool empty = x.span.begin == x.span.end || y.span.begin == y.span.end;
+      if (!empty && !same_edit(x, y) && x.span.begin < y.span.end && y.span.begin < x.span.end)
+        return true;
+    }
+  return false;
+}
+
+}  // namespace
+
+Plan make_plan(const graph::Graph& graph, const match::MatchReport& report,
+               const std::vector<match::Site>& sites, const std::vector<SiteFacts>& facts,
+               const PlanOptions& options) {
+  // Most time first, so that of two sites that meet the one that saves more stays.
+  std::vector<const match::Site*> order;
+  for (const match::Site& site : sites) order.push_back(&site);
+  const auto time = [](const match::Site* site) { return site->forward_ns + site->backward_ns; };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](const match::Site* a, const match::Site* b) { return time(a) > time(b); });
+  Plan plan;
+  for (const match::Site* site : order) {
+    Refused refusal;
+    const auto own = std::find_if(facts.begin(), facts.end(),
+                                  [&](const SiteFacts& fact) { return fact.site == site->id; });
+    match::Equivalence weakest = match::Equivalence::kE0;
+    if (own == facts.end()) {
+      const SiteFacts none;
+      refusal = refusal_from_matches({graph, report, *site, none, options}, &weakest);
+      if (!refusal) refusal = refuse(36, "nothing is known of its source");
+      plan.refused.push_back({site->id, *refusal});
+      continue;
+    }
+    Replacement replacement = plan_site({graph, report, *site, *own, options}, &refusal);
+    for (const Replacement& other : plan.replacements)
+      if (!refusal && collide(replacement, other))
+        refusal = refuse(0, fmt::format("its source overlaps the edit of site {}, which saves more",
+                                        other.site));
+    if (refusal)
+      plan.refused.push_back({site->id, *refusal});
+    else
+      plan.replacements.push_back(std::move(replacement));
+  }
+  std::sort(plan.replacements.begin(), plan.replacements.end(),
+            [](const Replacement& a, const Replacement& b) { return a.site < b.site; });
+  std::sort(plan.refused.begin(), plan.refused.end(),
+            [](const RefusedSite& a, const RefusedSite& b) { return a.site < b.site; });
+  return plan;
+}
+
+}  // namespace opfuse::rewrite
