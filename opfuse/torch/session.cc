@@ -133,7 +133,14 @@ Result<Json> Session::record_stop(const Json&) {
     codes.push_back({{"code", object.code},
                      {"pointer", reinterpret_cast<uintptr_t>(object.pointer)},
                      {"lasti", object.lasti}});
+  // Dispatcher calls at every level; `find` counts the leaves.
+  const auto& events = step.record->table.events;
+  const auto operators =
+      std::count_if(events.begin(), events.end(), [](const trace::EventRow& event) {
+        return event.kind == trace::EventKind::kOperator;
+      });
   return Json{{"record", id},
+              {"operators", operators},
               {"seconds", step.record->seconds},
               {"events", step.record->table.events.size()},
               {"complete", step.record->complete},
