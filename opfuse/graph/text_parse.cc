@@ -1,0 +1,815 @@
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <map>
+#include <unordered_map>
+
+#include <fmt/format.h>
+
+#include "opfuse/graph/effects.h"
+#include "opfuse/graph/text.h"
+#include "opfuse/graph/text_names.h"
+
+namespace opfuse::graph {
+namespace {
+
+bool is_name_char(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.';
+}
+
+// One line of the text and a position in it.
+class Line {
+ public:
+  Line(std::string_view text, int number) : text_(text), number_(number) {}
+
+  Error fail(std::string_view expected) const {
+    std::string_view rest = text_.substr(std::min(pos_, text_.size()), 24);
+    std::string found = rest.empty() ? "the end of the line" : fmt::format("'{}'", rest);
+    return Error{fmt::format("{}:{}: expected {}, found {}", number_, pos_ + 1, expected, found)};
+  }
+  Error fail_at(size_t pos, const std::string& sentence) const {
+    return Error{fmt::format("{}:{}: {}", number_, pos + 1, sentence)};
+  }
+
+  size_t pos() const { return pos_; }
+  void skip_spaces() {
+    while (pos_ < text_.size() && (text_[pos_] == ' ' || text_[pos_] == '\t')) ++pos_;
+  }
+  bool at_end() {
+    skip_spaces();
+    return pos_ >= text_.size();
+  }
+  char peek() {
+    skip_spaces();
+    return pos_ < text_.size() ? text_[pos_] : '\0';
+  }
+  bool eat(std::string_view token) {
+    skip_spaces();
+    if (text_.substr(pos_, token.size()) != token) return false;
+    if (is_name_char(token.back()) && pos_ + token.size() < text_.size() &&
+        is_name_char(text_[pos_ + token.size()]))
+      return false;
+    pos_ += token.size();
+    return true;
+  }
+  // Letters, digits, '_' and '.', no spaces skipped afterwards.
+  std::string_view word() {
+    skip_spaces();
+    size_t begin = pos_;
+    while (pos_ < text_.size() && is_name_char(text_[pos_])) ++pos_;
+    return text_.substr(begin, pos_ - begin);
+  }
+  std::string_view until(std::string_view stops) {
+    size_t begin = pos_;
+    pos_ = std::min(text_.find_first_of(stops, pos_), text_.size());
+    return text_.substr(begin, pos_ - begin);
+  }
+
+  Result<int64_t> integer() {
+    skip_spaces();
+    int64_t value = 0;
+    auto [end, error] = std::from_chars(text_.data() + pos_, text_.data() + text_.size(), value);
+    if (error != std::errc()) return fail("an integer");
+    pos_ = end - text_.data();
+    return value;
+  }
+
+  Result<std::string> quoted() {
+    if (!eat("\"")) return fail("a string");
+    std::string value;
+    while (pos_ < text_.size() && text_[pos_] != '"') {
+      char c = text_[pos_++];
+      if (c == '\\' && pos_ < text_.size()) {
+        c = text_[pos_++];
+        if (c == 'n') c = '\n';
+      }
+      value += c;
+    }
+    if (!eat("\"")) return fail("'\"'");
+    return value;
+  }
+
+  // None, True, False, ?, <opaque>, a string or a number.
+  Result<Attr> literal() {
+    char c = peek();
+    if (c == '"') {
+      OPFUSE_TRY(std::string text, quoted());
+      return Attr{text};
+    }
+    if (eat("?")) return Attr{UnknownAttr{}};
+    if (eat("None")) return Attr{NoneAttr{}};
+    if (eat("True")) return Attr{true};
+    if (eat("False")) return Attr{false};
+    if (eat("<")) {
+      std::string type(until(">"));
+      if (!eat(">")) return fail("'>'");
+      return Attr{OpaqueAttr{type}};
+    }
+    return number();
+  }
+
+  Result<Attr> number() {
+    if (eat("inf")) return Attr{std::numeric_limits<double>::infinity()};
+    if (eat("-inf")) return Attr{-std::numeric_limits<double>::infinity()};
+    if (eat("nan")) return Attr{std::numeric_limits<double>::quiet_NaN()};
+    skip_spaces();
+    double value = 0;
+    const char* begin = text_.data() + pos_;
+    auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), value);
+    if (error != std::errc()) return fail("a value");
+    std::string_view token(begin, end - begin);
+    if (token.find_first_of(".en") == std::string_view::npos) {
+      OPFUSE_TRY(int64_t whole, integer());
+      return Attr{whole};
+    }
+    pos_ += token.size();
+    return Attr{value};
+  }
+
+ private:
+  std::string_view text_;
+  int number_;
+  size_t pos_ = 0;
+};
+
+// An argument as written, before the schema says what it is.
+struct RawArgument {
+  std::string name;  // "" positional
+  size_t pos = 0;
+  bool is_list = false;
+  struct Item {
+    std::string value;  // name of a value, or "" for a literal
+    Attr literal;
+    std::string bare;  // a dtype's name
+  };
+  std::vector<Item> items;
+};
+
+class Parser {
+ public:
+  Parser(std::string_view text, const SchemaTable& schemas) : rest_(text), schemas_(schemas) {}
+
+  Result<Graph> parse() {
+    for (int number = 1; !rest_.empty(); ++number) {
+      std::string_view content = rest_.substr(0, rest_.find('\n'));
+      rest_.remove_prefix(std::min(content.size() + 1, rest_.size()));
+      Line line(without_comment(content), number);
+      if (line.at_end()) continue;
+      OPFUSE_TRY_STATUS(statement(&line));
+      if (!line.at_end()) return line.fail("the end of the line");
+    }
+    if (!open_.empty())
+      return Error{
+          fmt::format("end of text: expected '}}' for scope {}", graph_.scopes[open_.back()].name)};
+    index_users(&graph_);
+    return std::move(graph_);
+  }
+
+ private:
+  // A name stands for a view; which value it is depends on the storage's version.
+  struct View {
+    std::string name;
+    int32_t storage = kNone;
+    TensorMeta meta;
+    std::map<uint32_t, ValueId> values;
+  };
+
+  struct Definition {
+    std::string name;
+    bool is_new = true;  // false: "%1" without a type stands for a value that exists
+    size_t pos = 0;
+    TensorMeta meta;
+    uint16_t escapes = 0;
+    std::string label, alias;
+    bool fresh = false, no_storage = false, opaque_writes = false;
+  };
+
+  // '#' starts a comment after a space, except before a digit (a sequence number).
+  static std::string_view without_comment(std::string_view line) {
+    bool quoted = false;
+    for (size_t i = 0; i < line.size(); ++i) {
+      if (line[i] == '"' && (i == 0 || line[i - 1] != '\\')) quoted = !quoted;
+      if (line[i] != '#' || quoted) continue;
+      if (i + 1 < line.size() && std::isdigit(static_cast<unsigned char>(line[i + 1]))) continue;
+      return line.substr(0, i);
+    }
+    return line;
+  }
+
+  Status statement(Line* line) {
+    if (line->eat("}")) {
+      if (open_.empty()) return line->fail("a statement, as no scope is open");
+      open_.pop_back();
+      return ok_status();
+    }
+    if (line->eat("return")) return results(line);
+    for (size_t kind = 0; kind < text::kScopeWords.size(); ++kind)
+      if (line->eat(text::kScopeWords[kind])) return scope(line, static_cast<ScopeKind>(kind));
+    return node_or_external(line);
+  }
+
+  Status results(Line* line) {
+    do {
+      OPFUSE_TRY(ValueId value, value_by_name(line));
+      graph_.results.push_back(value);
+    } while (line->eat(","));
+    return ok_status();
+  }
+
+  Status scope(Line* line, ScopeKind kind) {
+    Scope next;
+    next.kind = kind;
+    next.parent = current_scope();
+    if (line->peek() == '"') {
+      OPFUSE_TRY(next.name, line->quoted());
+    } else {
+      next.name = line->word();
+    }
+    if (next.name.empty()) return line->fail("the scope's name");
+    if (line->eat("#")) {
+      OPFUSE_TRY(next.sequence, line->integer());
+    }
+    bool again = line->eat("again");
+    if (!line->eat("{")) return line->fail("'{'");
+    int32_t id = static_cast<int32_t>(graph_.scopes.size());
+    if (again) {
+      do {
+        if (--id < 0) return line->fail("an earlier scope of this name");
+      } while (graph_.scopes[id].kind != kind || graph_.scopes[id].name != next.name ||
+               graph_.scopes[id].sequence != next.sequence ||
+               graph_.scopes[id].parent != next.parent);
+    } else {
+      graph_.scopes.push_back(std::move(next));
+    }
+    open_.push_back(id);
+    return ok_status();
+  }
+
+  Status node_or_external(Line* line) {
+    std::vector<Definition> definitions;
+    if (line->peek() == '%' || line->peek() == '_') {
+      do {
+        OPFUSE_TRY(Definition next, definition(line));
+        definitions.push_back(std::move(next));
+      } while (line->eat(","));
+      if (!line->eat("=")) {
+        if (!line->at_end()) return line->fail("'=' or the end of the line");
+        return externals(line, definitions);
+      }
+    }
+    return node(line, definitions);
+  }
+
+  Status externals(Line* line, const std::vector<Definition>& definitions) {
+    for (const Definition& d : definitions) {
+      if (d.name.empty() || !d.is_new) return line->fail_at(d.pos, "expected a type");
+      OPFUSE_TRY(int32_t storage, storage_for(line, d, kNone));
+      if (storage != kNone && d.alias.empty()) graph_.storages[storage].external = true;
+      int32_t view = add_view(d, storage);
+      value_of(view, kNone, 0);
+    }
+    return ok_status();
+  }
+
+  // "%2: f32[16,32] strides[1,16] requires_grad", "%2" or "_".
+  Result<Definition> definition(Line* line) {
+    Definition d;
+    line->skip_spaces();
+    d.pos = line->pos();
+    if (line->eat("_")) {
+      d.is_new = false;
+      return d;
+    }
+    if (!line->eat("%")) return line->fail("'%' and a name");
+    d.name = line->word();
+    if (d.name.empty()) return line->fail("a name");
+    if (!line->eat(":")) {
+      d.is_new = false;
+      if (!names_.contains(d.name)) return line->fail("':' and a type");
+      return d;
+    }
+    if (names_.contains(d.name))
+      return line->fail_at(d.pos, fmt::format("%{} is defined twice", d.name));
+    OPFUSE_TRY_STATUS(type(line, &d.meta));
+    while (line->peek() != '=' && line->peek() != ',' && !line->at_end())
+      OPFUSE_TRY_STATUS(value_word(line, &d));
+    return d;
+  }
+
+  Status type(Line* line, TensorMeta* meta) {
+    meta->device = 0;
+    if (!line->eat("?")) {
+      size_t begin = line->pos();
+      std::optional<DType> dtype = dtype_from_name(line->word());
+      if (!dtype) {
+        line->skip_spaces();
+        return line->fail_at(begin, "expected a dtype such as f32, or ?");
+      }
+      meta->dtype = *dtype;
+    }
+    if (line->peek() != '[') return ok_status();
+    meta->shape_known = true;
+    OPFUSE_TRY(meta->shape, bracketed_integers(line));
+    meta->strides = contiguous_strides(meta->shape);
+    return ok_status();
+  }
+
+  Result<std::vector<int64_t>> bracketed_integers(Line* line) {
+    std::vector<int64_t> values;
+    if (!line->eat("[")) return line->fail("'['");
+    while (!line->eat("]")) {
+      OPFUSE_TRY(int64_t value, line->integer());
+      values.push_back(value);
+      if (!line->eat(",") && line->peek() != ']') return line->fail("',' or ']'");
+    }
+    return values;
+  }
+
+  template <class Word>
+  Result<Word> bracketed(Line* line, Result<Word> (Line::*read)()) {
+    if (!line->eat("[")) return line->fail("'['");
+    OPFUSE_TRY(Word value, (line->*read)());
+    if (!line->eat("]")) return line->fail("']'");
+    return value;
+  }
+
+  Status value_word(Line* line, Definition* d) {
+    if (line->peek() == '"') {
+      OPFUSE_TRY(d->label, line->quoted());
+      return ok_status();
+    }
+    size_t begin = line->pos();
+    std::string_view word = line->word();
+    if (word == "strides") return strides(line, &d->meta);
+    if (word == "offset") {
+      OPFUSE_TRY(d->meta.offset, bracketed(line, &Line::integer));
+    } else if (word == "device") {
+      d->meta.device = -1;
+      if (!line->eat("[?]")) {
+        OPFUSE_TRY(int64_t device, bracketed(line, &Line::integer));
+        d->meta.device = static_cast<int8_t>(device);
+      }
+    } else if (word == "number") {
+      OPFUSE_TRY(Attr number, bracketed(line, &Line::number));
+      const auto* real = std::get_if<double>(&number);
+      d->meta.number = real ? *real : static_cast<double>(std::get<int64_t>(number));
+    } else if (word == "alias") {
+      if (!line->eat("[%")) return line->fail("'[%'");
+      d->alias = line->word();
+      if (!line->eat("]")) return line->fail("']'");
+    } else if (word == "escapes") {
+      OPFUSE_TRY(d->escapes, flag_list(line, text::kEscapes, '[', ']'));
+    } else if (word == "cuda") {
+      d->meta.device = 1;
+    } else if (word == "fresh") {
+      d->fresh = true;
+    } else if (word == "no_storage") {
+      d->no_storage = true;
+    } else if (word == "opaque_writes") {
+      d->opaque_writes = true;
+    } else if (auto bit = flag_of(word, text::kTensorFlags)) {
+      d->meta.flags |= *bit;
+    } else {
+      return line->fail_at(
+          begin, fmt::format("expected '=' or a property of the value, found '{}'",
+                             word.empty() ? std::string(1, line->peek()) : std::string(word)));
+    }
+    return ok_status();
+  }
+
+  Status strides(Line* line, TensorMeta* meta) {
+    meta->strides.clear();
+    if (line->eat("[?]")) return ok_status();
+    OPFUSE_TRY(meta->strides, bracketed_integers(line));
+    return ok_status();
+  }
+
+  template <size_t N>
+  static std::optional<uint16_t> flag_of(std::string_view word,
+                                         const std::array<text::FlagName, N>& table) {
+    auto it = std::ranges::find(table, word, &text::FlagName::name);
+    if (it == table.end()) return std::nullopt;
+    return it->bit;
+  }
+
+  template <size_t N>
+  Result<uint16_t> flag_list(Line* line, const std::array<text::FlagName, N>& table, char open,
+                             char close) {
+    uint16_t flags = 0;
+    if (!line->eat({&open, 1})) return line->fail(fmt::format("'{}'", open));
+    while (!line->eat({&close, 1})) {
+      size_t begin = line->pos();
+      std::optional<uint16_t> bit = flag_of(line->word(), table);
+      if (!bit) return line->fail_at(begin, "expected the name of a flag");
+      flags |= *bit;
+      if (!line->eat(",") && line->peek() != close)
+        return line->fail(fmt::format("',' or '{}'", close));
+    }
+    return flags;
+  }
+
+  Status node(Line* line, const std::vector<Definition>& definitions) {
+    Node node;
+    size_t op_pos = line->pos();
+    node.op = line->word();
+    if (node.op.find('.') == std::string::npos)
+      return line->fail_at(op_pos, "expected an operator such as aten.sigmoid");
+    node.schema = schemas_.find(node.op);
+    node.opaque = node.schema == nullptr;
+    node.random = node.schema && node.schema->random;
+    node.scope = current_scope();
+    node.region.flags = default_flags(graph_, node.scope);
+    OPFUSE_TRY(std::vector<RawArgument> arguments, call(line));
+    OPFUSE_TRY_STATUS(node.schema ? bind(line, arguments, &node) : bind_freely(arguments, &node));
+    OPFUSE_TRY_STATUS(suffix(line, &node));
+    return add_node(line, std::move(node), definitions);
+  }
+
+  Result<std::vector<RawArgument>> call(Line* line) {
+    std::vector<RawArgument> arguments;
+    if (!line->eat("(")) return line->fail("'('");
+    while (!line->eat(")")) {
+      RawArgument next;
+      line->skip_spaces();
+      next.pos = line->pos();
+      Line ahead = *line;
+      std::string_view word = ahead.word();
+      if (!word.empty() && ahead.eat("=")) {
+        next.name = word;
+        *line = ahead;
+      }
+      if (line->eat("[")) {
+        next.is_list = true;
+        while (!line->eat("]")) {
+          OPFUSE_TRY_STATUS(item(line, &next));
+          if (!line->eat(",") && line->peek() != ']') return line->fail("',' or ']'");
+        }
+      } else {
+        OPFUSE_TRY_STATUS(item(line, &next));
+      }
+      arguments.push_back(std::move(next));
+      if (!line->eat(",") && line->peek() != ')') return line->fail("',' or ')'");
+    }
+    return arguments;
+  }
+
+  Status item(Line* line, RawArgument* argument) {
+    RawArgument::Item item;
+    if (line->peek() == '%') {
+      line->eat("%");
+      size_t begin = line->pos();
+      item.value = line->word();
+      if (!names_.contains(item.value))
+        return line->fail_at(begin - 1, fmt::format("%{} is not defined", item.value));
+    } else {
+      Line ahead = *line;
+      std::string_view word = ahead.word();
+      if (dtype_from_name(word)) {
+        item.bare = word;
+        item.literal = static_cast<int64_t>(*dtype_from_name(word));
+        *line = ahead;
+      } else {
+        OPFUSE_TRY(item.literal, line->literal());
+      }
+    }
+    argument->items.push_back(std::move(item));
+    return ok_status();
+  }
+
+  Status bind_freely(const std::vector<RawArgument>& arguments, Node* node) {
+    for (const RawArgument& argument : arguments) {
+      bool tensors = std::ranges::any_of(argument.items, [](auto& i) { return !i.value.empty(); });
+      Input input;
+      if (tensors) {
+        input.kind = argument.is_list ? InputKind::kTensorList : InputKind::kTensor;
+        for (const auto& item : argument.items) input.values.push_back(tensor(item));
+      } else {
+        input.attr = attribute(argument, "");
+      }
+      node->inputs.push_back(std::move(input));
+    }
+    return ok_status();
+  }
+
+  Status bind(Line* line, const std::vector<RawArgument>& arguments, Node* node) {
+    const std::vector<SchemaArgument>& formal = node->schema->arguments;
+    std::vector<const RawArgument*> actual(formal.size());
+    size_t next = 0;
+    for (const RawArgument& argument : arguments) {
+      size_t index = next++;
+      if (!argument.name.empty())
+        index = std::ranges::find(formal, argument.name, &SchemaArgument::name) - formal.begin();
+      if (index >= formal.size() || actual[index])
+        return line->fail_at(
+            argument.pos, fmt::format("{} has no further argument '{}'", node->op, argument.name));
+      if (argument.name.empty() && formal[index].keyword_only)
+        return line->fail_at(argument.pos,
+                             fmt::format("expected '{}=', which {} takes by name only",
+                                         formal[index].name, node->op));
+      actual[index] = &argument;
+    }
+    for (size_t i = 0; i < formal.size(); ++i) {
+      OPFUSE_TRY(Input input, bind_one(line, formal[i], actual[i], node->op));
+      node->inputs.push_back(std::move(input));
+    }
+    return ok_status();
+  }
+
+  Result<Input> bind_one(Line* line, const SchemaArgument& formal, const RawArgument* actual,
+                         const std::string& op) {
+    Input input;
+    if (!actual && !formal.has_default)
+      return line->fail_at(line->pos(), fmt::format("{} needs its argument '{}'", op, formal.name));
+    if (formal.is_tensor()) {
+      input.kind = InputKind::kTensor;
+      if (actual && (actual->is_list || actual->items.size() != 1))
+        return line->fail_at(actual->pos, fmt::format("expected a tensor for '{}'", formal.name));
+      input.values.push_back(actual ? tensor(actual->items[0]) : kNone);
+    } else if (formal.is_tensor_list()) {
+      input.kind = InputKind::kTensorList;
+      if (actual)
+        for (const auto& item : actual->items) input.values.push_back(tensor(item));
+    } else if (!actual) {
+      input.attr = formal.default_value;
+    } else {
+      for (const auto& item : actual->items)
+        if (!item.value.empty())
+          return line->fail_at(actual->pos, fmt::format("expected a {} for '{}', found a tensor",
+                                                        formal.type, formal.name));
+      input.attr = attribute(*actual, formal.type);
+    }
+    return input;
+  }
+
+  static Attr attribute(const RawArgument& argument, std::string_view type) {
+    bool real = type.starts_with("float");
+    if (!argument.is_list) {
+      const Attr& value = argument.items[0].literal;
+      const auto* whole = std::get_if<int64_t>(&value);
+      return whole && real ? Attr{static_cast<double>(*whole)} : value;
+    }
+    std::vector<int64_t> ints;
+    std::vector<double> doubles;
+    std::vector<bool> bools;
+    for (const auto& item : argument.items) {
+      if (auto* i = std::get_if<int64_t>(&item.literal)) {
+        ints.push_back(*i);
+        doubles.push_back(static_cast<double>(*i));
+      }
+      if (auto* d = std::get_if<double>(&item.literal)) {
+        doubles.push_back(*d);
+        real = true;
+      }
+      if (auto* b = std::get_if<bool>(&item.literal)) bools.push_back(*b);
+    }
+    if (!bools.empty() || type.starts_with("bool")) return Attr{bools};
+    return real ? Attr{doubles} : Attr{ints};
+  }
+
+  // A value by name; a literal in a tensor's place becomes a wrapped number.
+  ValueId tensor(const RawArgument::Item& item) {
+    if (!item.value.empty()) return current_value(names_.at(item.value));
+    TensorMeta meta;
+    if (auto* i = std::get_if<int64_t>(&item.literal)) {
+      meta.dtype = DType::kI64;
+      meta.number = static_cast<double>(*i);
+    } else if (auto* d = std::get_if<double>(&item.literal)) {
+      meta.dtype = DType::kF64;
+      meta.number = *d;
+    } else if (auto* b = std::get_if<bool>(&item.literal)) {
+      meta.dtype = DType::kBool;
+      meta.number = *b ? 1 : 0;
+    } else {
+      return kNone;
+    }
+    meta.shape_known = true;
+    meta.device = 0;
+    meta.flags = trace::kWrappedNumber;
+    Value value;
+    value.meta = std::move(meta);
+    graph_.values.push_back(std::move(value));
+    return static_cast<ValueId>(graph_.values.size() - 1);
+  }
+
+  // "#12 {grad,autocast} thread[1] random opaque @ file:67:21-37 (f) < file:80  1.35ms", each
+  // optional.
+  Status suffix(Line* line, Node* node) {
+    while (!line->at_end()) {
+      if (line->eat("#")) {
+        OPFUSE_TRY(node->forward_sequence, line->integer());
+      } else if (line->peek() == '{') {
+        OPFUSE_TRY(node->region.flags, flag_list(line, text::kRegionFlags, '{', '}'));
+      } else if (line->eat("thread")) {
+        OPFUSE_TRY(int64_t thread, bracketed(line, &Line::integer));
+        node->thread = static_cast<int32_t>(thread);
+      } else if (line->eat("random")) {
+        node->random = true;
+      } else if (line->eat("opaque")) {
+        node->opaque = true;
+      } else if (line->eat("@") || line->eat("<")) {
+        OPFUSE_TRY(int32_t position, source_position(line));
+        node->positions.push_back(position);
+      } else {
+        return duration(line, node);
+      }
+    }
+    return ok_status();
+  }
+
+  Status duration(Line* line, Node* node) {
+    if (!std::isdigit(static_cast<unsigned char>(line->peek())))
+      return line->fail("a position, a duration or the end of the line");
+    std::string_view word = line->word();
+    size_t digits = word.find_first_not_of("0123456789.");
+    std::string_view unit_name = word.substr(std::min(digits, word.size()));
+    auto unit = std::ranges::find(text::kTimeUnits, unit_name, &text::TimeUnit::name);
+    if (unit == text::kTimeUnits.end()) return line->fail("a duration such as 1.35ms");
+    std::string_view number = word.substr(0, digits);
+    std::string_view whole = number.substr(0, number.find('.'));
+    int64_t ns = 0;
+    std::from_chars(whole.data(), whole.data() + whole.size(), ns);
+    ns *= unit->ns;
+    int64_t step = unit->ns;
+    for (char digit : number.substr(std::min(whole.size() + 1, number.size())))
+      ns += (digit - '0') * (step /= 10);
+    node->dur_ns = ns;
+    return ok_status();
+  }
+
+  Result<int32_t> source_position(Line* line) {
+    Position position;
+    line->skip_spaces();
+    if (line->peek() == '"') {
+      OPFUSE_TRY(position.file, line->quoted());
+    } else {
+      position.file = line->until(": ");
+    }
+    if (position.file.empty() || !line->eat(":")) return line->fail("file:line");
+    OPFUSE_TRY(int64_t first, line->integer());
+    position.line = static_cast<int32_t>(first);
+    if (line->eat(":")) OPFUSE_TRY_STATUS(columns(line, &position));
+    if (line->eat("(")) {
+      position.function = line->until(")");
+      if (!line->eat(")")) return line->fail("')'");
+    }
+    for (size_t i = 0; i < graph_.positions.size(); ++i)
+      if (same(graph_.positions[i], position)) return static_cast<int32_t>(i);
+    graph_.positions.push_back(std::move(position));
+    return static_cast<int32_t>(graph_.positions.size() - 1);
+  }
+
+  static Status columns(Line* line, Position* position) {
+    OPFUSE_TRY(int64_t column, line->integer());
+    if (!line->eat("-")) return line->fail("'-' and the end column");
+    OPFUSE_TRY(int64_t end, line->integer());
+    position->column = static_cast<int32_t>(column);
+    position->end_line = position->line;
+    if (line->eat(":")) {
+      position->end_line = static_cast<int32_t>(end);
+      OPFUSE_TRY(end, line->integer());
+    }
+    position->end_column = static_cast<int32_t>(end);
+    return ok_status();
+  }
+
+  static bool same(const Position& a, const Position& b) {
+    return a.file == b.file && a.function == b.function && a.line == b.line &&
+           a.column == b.column && a.end_line == b.end_line && a.end_column == b.end_column;
+  }
+
+  Status add_node(Line* line, Node node, const std::vector<Definition>& definitions) {
+    NodeId id = static_cast<NodeId>(graph_.nodes.size());
+    std::vector<int32_t> written_views;
+    collect_writes(&node, &written_views);
+    for (int32_t view : written_views) {
+      int32_t storage = views_[view].storage;
+      if (writers_[storage] != id) ++versions_[storage];
+      writers_[storage] = id;
+    }
+    for (size_t i = 0; i < definitions.size(); ++i) {
+      OPFUSE_TRY(ValueId output, result(line, definitions[i], node, id, static_cast<int>(i)));
+      node.outputs.push_back(output);
+    }
+    for (int32_t view : written_views) node.written.push_back(value_of(view, id, -1));
+    graph_.nodes.push_back(std::move(node));
+    return ok_status();
+  }
+
+  void collect_writes(Node* node, std::vector<int32_t>* views) {
+    if (!node->schema) return;
+    for (size_t i = 0; i < node->inputs.size(); ++i) {
+      if (!node->schema->arguments[i].is_write) continue;
+      for (ValueId value : node->inputs[i].values) {
+        if (value == kNone || graph_.values[value].storage == kNone) continue;
+        node->writes.push_back(value);
+        views->push_back(view_of_value_[value]);
+      }
+    }
+  }
+
+  Result<ValueId> result(Line* line, const Definition& d, const Node& node, NodeId id, int output) {
+    if (d.name.empty()) return kNone;
+    if (!d.is_new) {
+      int32_t view = names_.at(d.name);
+      return value_of(view, id, output);
+    }
+    Alias alias = schema_alias(node, output);
+    if (alias.input != kNone && alias.written && !d.fresh && d.alias.empty()) {
+      int32_t view = view_of_value_[alias.input];
+      names_.emplace(d.name, view);
+      views_[view].meta = d.meta;
+      return value_of(view, id, output, d.name, d.escapes);
+    }
+    int32_t shared = alias.input == kNone ? kNone : graph_.values[alias.input].storage;
+    OPFUSE_TRY(int32_t storage, storage_for(line, d, shared));
+    return value_of(add_view(d, storage), id, output);
+  }
+
+  Result<int32_t> storage_for(Line* line, const Definition& d, int32_t shared) {
+    if (d.no_storage) return kNone;
+    if (!d.alias.empty()) {
+      auto it = names_.find(d.alias);
+      if (it == names_.end())
+        return line->fail_at(d.pos, fmt::format("%{} is not defined", d.alias));
+      return views_[it->second].storage;
+    }
+    if (shared != kNone && !d.fresh) return shared;
+    Storage storage;
+    storage.label = d.label;
+    storage.opaque_writes = d.opaque_writes;
+    graph_.storages.push_back(std::move(storage));
+    versions_.push_back(0);
+    writers_.push_back(kNone);
+    return static_cast<int32_t>(graph_.storages.size() - 1);
+  }
+
+  int32_t add_view(const Definition& d, int32_t storage) {
+    View view;
+    view.name = d.name;
+    view.storage = storage;
+    view.meta = d.meta;
+    views_.push_back(std::move(view));
+    escapes_of_view_.push_back(d.escapes);
+    int32_t id = static_cast<int32_t>(views_.size() - 1);
+    names_.emplace(d.name, id);
+    return id;
+  }
+
+  // The view's value at the storage's version of now, made when it is not there yet.
+  ValueId value_of(int32_t view_id, NodeId producer, int output, std::string_view name = {},
+                   uint16_t escapes = 0) {
+    View& view = views_[view_id];
+    uint32_t version = view.storage == kNone ? 0 : versions_[view.storage];
+    auto it = view.values.find(version);
+    if (it != view.values.end()) return it->second;
+    Value value;
+    value.producer = producer;
+    value.output = output;
+    value.storage = view.storage;
+    value.version = version;
+    value.meta = view.meta;
+    value.escapes = view.values.empty() ? escapes_of_view_[view_id] : escapes;
+    value.name = name.empty() ? view.name : std::string(name);
+    ValueId id = static_cast<ValueId>(graph_.values.size());
+    graph_.values.push_back(std::move(value));
+    view_of_value_[id] = view_id;
+    view.values.emplace(version, id);
+    return id;
+  }
+
+  ValueId current_value(int32_t view) {
+    int32_t storage = views_[view].storage;
+    return value_of(view, storage == kNone ? kNone : writers_[storage], -1);
+  }
+
+  Result<ValueId> value_by_name(Line* line) {
+    if (!line->eat("%")) return line->fail("'%' and a name");
+    size_t begin = line->pos();
+    std::string name(line->word());
+    auto it = names_.find(name);
+    if (it == names_.end())
+      return line->fail_at(begin - 1, fmt::format("%{} is not defined", name));
+    return current_value(it->second);
+  }
+
+  int32_t current_scope() const { return open_.empty() ? kNone : open_.back(); }
+
+  std::string_view rest_;
+  const SchemaTable& schemas_;
+  Graph graph_;
+  std::vector<View> views_;
+  std::vector<uint16_t> escapes_of_view_;
+  std::map<std::string, int32_t, std::less<>> names_;
+  std::unordered_map<ValueId, int32_t> view_of_value_;
+  std::vector<uint32_t> versions_;  // by storage
+  std::vector<NodeId> writers_;     // by storage: last node that wrote it
+  std::vector<int32_t> open_;
+};
+
+}  // namespace
+
+Result<Graph> parse_graph(std::string_view text, const SchemaTable& schemas) {
+  return Parser(text, schemas).parse();
+}
+
+}  // namespace opfuse::graph
