@@ -46,7 +46,6 @@ REFUSED = {
     "a macro's path": ("opfuse/graph/a.cc", "#include SOME_HEADER", "must name its file"),
     "unknown folder": ("opfuse/misc/a.cc", "int x;", "'misc' has no place"),
     "fmt in torch": ("opfuse/torch/a.cc", "#include <fmt/format.h>", "an fmt of its own"),
-    "json in a header": ("opfuse/graph/a.h", "#include <nlohmann/json.hpp>", "json_fwd.hpp"),
     "CLI11 elsewhere": ("opfuse/report/a.cc", "#include <CLI/CLI.hpp>", "opfuse/cli/"),
 }
 
@@ -80,6 +79,20 @@ def test_fmt_reached_through_our_own_headers_is_refused_in_torch(tmp_path: Path)
     done = run("check_layers.py", tree(tmp_path, files))
     assert done.returncode == 1
     assert "opfuse/base/inner.h includes fmt" in done.stdout
+
+
+def test_json_stays_inside_the_folder_whose_header_includes_it(tmp_path: Path):
+    files = {
+        "opfuse/graph/internal.h": "#include <nlohmann/json.hpp>\n",
+        "opfuse/graph/a.cc": '#include "opfuse/graph/internal.h"\n',
+    }
+    assert run("check_layers.py", tree(tmp_path, files)).returncode == 0
+    done = run(
+        "check_layers.py",
+        tree(tmp_path, {"opfuse/match/a.cc": '#include "opfuse/graph/internal.h"\n'}),
+    )
+    assert done.returncode == 1
+    assert "opfuse/match/a.cc:1" in done.stdout and "keep it inside its folder" in done.stdout
 
 
 def test_a_tree_without_code_does_not_pass(tmp_path: Path):

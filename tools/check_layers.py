@@ -4,7 +4,7 @@
 
 A folder may include itself and the folders that ALLOWED gives it; a folder that is not in ALLOWED
 is refused, and so is an include that does not name its file from the root. torch headers belong to
-opfuse/torch/ alone. Prints one line per wrong include; the exit status is 1 when there is one.
+opfuse/torch/ alone; fmt does not reach them and json.hpp does not leave its folder. Prints one line per wrong include; the exit status is 1 when there is one.
 """
 
 import re
@@ -45,9 +45,8 @@ def includes(text: str) -> Iterator[tuple[int, str, str]]:
         yield text.count("\n", 0, found.start()) + 1, found[1], found[2]
 
 
-def why_not(layer: str, file: Path, quote: str, path: str) -> str | None:
-    """The reason why `file` of `layer` may not include `path`; None when it may."""
-    is_header = file.suffix in {".h", ".hpp", ".inl"}
+def why_not(layer: str, quote: str, path: str) -> str | None:
+    """The reason why a file of `layer` may not include `path`; None when it may."""
     if path.startswith("opfuse/"):
         other = layer_of(Path(path))
         if other not in ALLOWED.get(layer, set()):
@@ -61,23 +60,32 @@ def why_not(layer: str, file: Path, quote: str, path: str) -> str | None:
         return "torch headers belong to opfuse/torch/"
     if path.startswith("fmt/") and layer == "torch":
         return "torch brings an fmt of its own"
-    if path.startswith("nlohmann/") and path != "nlohmann/json_fwd.hpp" and is_header:
-        return "1.1 s for every file that includes it: take <nlohmann/json_fwd.hpp> in a header"
     if path.startswith("CLI/") and layer != "cli":
         return "the command line belongs to opfuse/cli/"
     return None
 
 
-def fmt_in(root: Path, header: str, seen: set[str]) -> str | None:
-    """The first own header, reached from `header`, that includes fmt."""
+def carrier(root: Path, header: str, wanted: str, seen: set[str]) -> str | None:
+    """The first own header, reached from `header`, that includes a path starting with `wanted`."""
     if header in seen or not (root / header).is_file():
         return None
     seen.add(header)
     for _, _, path in includes(text_of(root / header)):
-        if path.startswith("fmt/"):
+        if path.startswith(wanted):
             return header
-        if path.startswith("opfuse/") and (found := fmt_in(root, path, seen)):
+        if path.startswith("opfuse/") and (found := carrier(root, path, wanted, seen)):
             return found
+    return None
+
+
+def carried(root: Path, layer: str, header: str) -> str | None:
+    """The reason why `layer` may not have what our own `header` brings along."""
+    if layer == "torch" and (found := carrier(root, header, "fmt/", set())):
+        return f"{found} includes fmt, and torch brings an fmt of its own"
+    if layer_of(Path(header)) == layer:
+        return None
+    if found := carrier(root, header, "nlohmann/json.hpp", set()):
+        return f"{found} includes json.hpp: 1.1 s for every file; keep it inside its folder"
     return None
 
 
@@ -89,10 +97,9 @@ def check_file(root: Path, file: Path) -> list[str]:
         line = text.count("\n", 0, found.start()) + 1
         wrong.append(f"{file}:{line}: an include must name its file")
     for line, quote, path in includes(text):
-        reason = why_not(layer, file, quote, path)
-        if not reason and layer == "torch" and path.startswith("opfuse/"):
-            if carrier := fmt_in(root, path, set()):
-                reason = f"{carrier} includes fmt, and torch brings an fmt of its own"
+        reason = why_not(layer, quote, path)
+        if not reason and path.startswith("opfuse/"):
+            reason = carried(root, layer, path)
         if reason:
             wrong.append(f"{file}:{line}: {path}: {reason}")
     return wrong
