@@ -169,6 +169,11 @@ class Boundaries:
     def optimizer(self) -> Any:
         return self._optimizer() if self._optimizer is not None else None
 
+    @property
+    def inference(self) -> bool:
+        """True when the steps are forwards without gradients."""
+        return self.kind == "root" and not self._at_start
+
     def describe(self) -> dict[str, Any]:
         count = max(len(self._optimizers), 1) if self.kind == "optimizer" else 1
         return {"kind": self.kind, "name": self.name, "count": count}

@@ -40,9 +40,11 @@ class Ranks:
         self.rank = rank
         self.size = size
         self._polls: dict[str, int] = {}
+        self._announced: set[str] = set()
         self._acknowledged: set[str] = set()
 
     def announce(self, meeting: str, value: str) -> None:
+        self._announced.add(meeting)
         self._store.set(f"{meeting}/value/{self.rank}", value)
 
     def propose(self, meeting: str, value: str, step: int) -> None:
@@ -58,7 +60,7 @@ class Ranks:
             raise CalledOff(self.called_off())
         agreed = self._peek(f"{meeting}/step")
         if not agreed:
-            if self.rank == 0:
+            if self.rank == 0 and meeting in self._announced:
                 self._gather(meeting, step)
             return False
         target = int(agreed.partition(" ")[0])

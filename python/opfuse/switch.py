@@ -24,7 +24,7 @@ def functions_with(code: CodeType) -> list[FunctionType]:
     return [
         found
         for found in gc.get_referrers(code)
-        if isinstance(found, FunctionType) and found.__code__ is code
+        if type(found) is FunctionType and found.__code__ is code
     ]
 
 
@@ -47,7 +47,7 @@ class CodeSwitch:
 class Switch:
     """All edits of a plan, switched together. `on` says which side runs.
 
-    Example: `switch.add(code, edited, {"__opfuse_silu": silu}); switch.set(True); switch.set(False)`
+    Example: `switch.add(code, edited, {"_opfuse_silu": silu}); switch.set(True); switch.set(False)`
     """
 
     def __init__(self) -> None:
@@ -65,6 +65,9 @@ class Switch:
             raise SwitchRefused(f"{where}: expected a function that runs this code, found none")
         if edited.co_freevars != original.co_freevars:
             raise SwitchRefused(f"{where}: the edited code closes over other names")
+        unbound = set(edited.co_names) - set(original.co_names) - set(names)
+        if unbound:
+            raise SwitchRefused(f"{where}: the edited code reads {sorted(unbound)[0]}, not bound here")
         for function in functions:
             taken = [n for n, v in names.items() if function.__globals__.get(n, v) is not v]
             if taken:

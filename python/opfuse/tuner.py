@@ -18,7 +18,7 @@ import time
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from opfuse import distributed, fault, record
+from opfuse import distributed, fault, native, record
 from opfuse.boundary import Boundaries, StepSample
 from opfuse.state import State
 from opfuse.switch import Switch, resolve
@@ -53,11 +53,11 @@ class Tuner:
         self.ends_script = False
         self.needs_gradient_guard = False
         self._recording = False
+        self._records: set[int] = set()
         self._codes: dict[int, Any] = {}
         self._facts: list[dict[str, Any]] = []
         self._costs: dict[str, float] = {}
         self._old: list[float] = []
-        self._new: list[float] = []
         self._measuring = False
 
     # What the agent calls
@@ -77,7 +77,7 @@ class Tuner:
         """Ends a recording that is under way. Safe at any time."""
         if self._recording:
             self._recording = False
-            self.session.call("abandon")
+            self.session.call("record_abandon")
 
     def interrupted(self) -> None:
         """The script ended first: what is known so far is the result."""
@@ -91,12 +91,18 @@ class Tuner:
 
     def close(self) -> None:
         """Gives back what the session holds."""
-        self.session.call("forget", record=-1)
+        for number in list(self._records):
+            self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        self.session.call("forget", record=number)
+        self._records.discard(number)
 
     # The stories
 
     def _tune(self) -> Steps:
-        self._meet_ranks(yield "plain")
+        yield "plain"
+        self._meet_ranks()
         yield from self._plain_until(self._record_step() - 1)
         before = yield from self._record("record", values=False)
         plan = self._plan(before)
@@ -115,30 +121,32 @@ class Tuner:
         yield "plain"
         yield from self._plain_until(self._record_step() - 1)
         recorded = yield from self._record("record", values=False)
-        with self._stage("find", "find_s"):
-            self.state.result.update(self.session.call("find", record=recorded))
+        self._find(recorded)
+        self._write_record(recorded, "before")
         raise Done("recorded", "the step was recorded, as asked")
 
     def _apply_plan(self) -> Steps:
         """Applies a plan before the first step and checks by recording that step."""
         from opfuse import source
 
-        with self._stage("plan", "plan_s"):
-            with open(self.config["plan"], encoding="utf-8") as file:
-                answer = self.session.call("load_plan", text=file.read())
-            self.state.result["plan"] = answer["plan"]
-            self._facts = source.facts_of_plan(answer["plan"])
-        self._load_edits(answer)
+        try:
+            with self._stage("plan", "plan_s"):
+                plan = self.session.call("load_plan", path=self.config["plan"])
+                self._facts = [source.facts_of_entry(entry) for entry in plan["memory"]]
+        except native.NativeError as error:
+            raise Done("refused", str(error)) from None
+        self.state.result.update(plan=plan["plan"], diffs=plan["diffs"])
+        self._load_edits(plan)
         with self._stage("switch", ""):
             self.switch.set(True)
-        self.state.event(f"plan {answer['hash']} applied before the first step", 0, "validating")
+        self.state.event(f"plan {plan['hash']} applied before the first step", 0, "validating")
         for attempt in range(1, _ATTEMPTS + 1):
             recorded = yield from self._record("validate", values=False)
             with self._stage("validate", "validate_s"):
-                verdict = self.session.call("validate_plan", record=recorded, plan=answer["plan"])
+                verdict = self.session.call("validate", after=recorded)
             self.state.result["verdict"] = {"validation": {**verdict, "attempts": attempt}}
             if verdict["accepted"]:
-                raise Done("plan_applied", "the planned operators ran, the chains did not")
+                raise Done("plan_applied", "the planned operators ran in a recorded step")
         self.switch.set(False)
         raise Done("refused", f"the step did not become what was planned: {verdict['reason']}")
 
@@ -162,6 +170,7 @@ class Tuner:
             self._recording = False
             answer = self.session.call("record_stop")
             number = answer["record"]
+            self._records.add(number)
             codes = record.describe_codes(answer.get("codes", []))
             self._codes = {c["code"]: record.code_at(c["pointer"]) for c in answer.get("codes", [])}
             self.session.call("set_positions", record=number, codes=codes)
@@ -169,8 +178,7 @@ class Tuner:
             self.session.call("set_labels", record=number, storages=labels)
         self._say_recorded(label, sample, answer)
         if label == "record":
-            self.state.result.update(operators=answer["operators"], losses=answer["losses"])
-            self._write_record(number, "before")
+            self.state.result["losses"] = answer["losses"]
         return number
 
     def _say_recorded(self, label: str, sample: StepSample, answer: dict[str, Any]) -> None:
@@ -210,15 +218,20 @@ class Tuner:
     def _plan(self, before: int) -> dict[str, Any]:
         from opfuse import source
 
-        with self._stage("find", "find_s"):
-            found = self.session.call("find", record=before)
-        self.state.result.update(sites=found["sites"], near_misses=found.get("near_misses", []))
-        if not found["sites"]:
+        sites = self._find(before)
+        self._write_record(before, "before")
+        if not sites:
             raise Done("nothing_found", "no chain of this step has a fused operator in the rulebook")
         with self._stage("facts", "facts_s"):
-            legal = [site for site in found["sites"] if not site.get("refusals")]
+            legal = [site for site in sites if not site.get("refusals")]
             self._facts = source.collect_facts(legal, self._codes)
         return self._ask_plan(before, self._facts)
+
+    def _find(self, number: int) -> list[dict[str, Any]]:
+        with self._stage("find", "find_s"):
+            found = self.session.call("find", record=number)
+        self.state.result.update(found)
+        return found["sites"]
 
     def _ask_plan(self, before: int, facts: list[dict[str, Any]]) -> dict[str, Any]:
         with self._stage("plan", "facts_s"):
@@ -232,32 +245,25 @@ class Tuner:
         return plan
 
     def _say_site(self, site: dict[str, Any]) -> None:
-        where = f"{os.path.basename(site['file'])}:{site['line']}"
         calls = f"{site['calls']} call{'s' if site['calls'] != 1 else ''}"
+        now = site.get("source_now") or site["now"]
         if site["status"] == "planned":
-            text = f"found {site['rule']} at {where}: {calls}, {site['now']} -> {site['becomes']}"
+            text = f"found {_where(site)}: {calls}, {now} -> {site['becomes']}"
         else:
-            text = f"not replaced: {site['rule']} at {where}, {calls}: {_refusal(site)}"
+            text = f"not replaced: {_where(site)}, {calls}: {_refusal(site)}"
         self.state.event(text, self.boundaries.step)
 
     def _prove(self, before: int, values: int, plan: dict[str, Any]) -> dict[str, Any]:
         """Proves every planned site; a site that fails leaves the plan, the others stay."""
+        plan = self._drop_absent(before, values, plan)
         with self._stage("prove", "prove_s"):
             verdict = self.session.call("prove", record=values)
-            self.session.call("forget", record=values)
+            self._forget(values)
         self.state.result["verdict"] = {"sites": verdict["sites"], "step": verdict["step"]}
         if not verdict["step"]["accepted"]:
             raise Done("refused", f"the step was not proved: {verdict['step']['reason']}")
-        failed = {site["site"]: site for site in verdict["sites"] if not site["accepted"]}
-        for site in failed.values():
-            self.state.event(
-                f"not replaced: site {site['site']}: {site['reason']}", self.boundaries.step
-            )
-        if len(failed) == len(verdict["sites"]):
-            raise Done("refused", "; ".join(sorted({s["reason"] for s in failed.values()})))
-        if failed:
-            self._facts = [fact for fact in self._facts if fact["site"] not in failed]
-            plan = self._ask_plan(before, self._facts)
+        failed = {site["site"]: site["reason"] for site in verdict["sites"] if not site["accepted"]}
+        plan = self._without(before, plan, failed)
         captured = sum(site["captured_calls"] for site in verdict["sites"])
         generated = sum(site["generated_cases"] for site in verdict["sites"])
         text = (
@@ -266,6 +272,27 @@ class Tuner:
         )
         self.state.event(text, self.boundaries.step, "validating")
         return plan
+
+    def _drop_absent(self, before: int, values: int, plan: dict[str, Any]) -> dict[str, Any]:
+        """A site that does not run in every step cannot be proved from the second record."""
+        with self._stage("find", "find_s"):
+            there = {_site_key(s) for s in self.session.call("find", record=values)["sites"]}
+        planned = [site for site in self.state.result["sites"] if site["status"] == "planned"]
+        reason = f"it did not run again in step {self.boundaries.step}"
+        return self._without(
+            before, plan, {s["id"]: reason for s in planned if _site_key(s) not in there}
+        )
+
+    def _without(self, before: int, plan: dict[str, Any], failed: dict[int, str]) -> dict[str, Any]:
+        """The plan less the sites that failed, each with its reason."""
+        if not failed:
+            return plan
+        for site, reason in failed.items():
+            self.state.event(f"not replaced: site {site}: {reason}", self.boundaries.step)
+        self._facts = [fact for fact in self._facts if fact["site"] not in failed]
+        if not self._facts:
+            raise Done("refused", "; ".join(sorted(set(failed.values()))))
+        return self._ask_plan(before, self._facts)
 
     def _load_edits(self, plan: dict[str, Any]) -> None:
         """Compiles the edited files; nothing runs differently yet."""
@@ -303,7 +330,7 @@ class Tuner:
                 )
                 self.state.event(text, self.boundaries.step, "measuring")
                 return after
-            self.session.call("forget", record=after)
+            self._forget(after)
         self._say_off(f"the switched step was not as planned: {verdict['reason']}")
         raise Done("refused", f"the switched step was not as planned: {verdict['reason']}")
 
@@ -315,24 +342,28 @@ class Tuner:
         begin = self.boundaries.step
         while True:
             coming = self.session.call("ab_next")
-            if coming["phase"] == "done" and self._leads():
-                break
-            if self._ended_by_rank_0():
+            done = coming["phase"] == "done"
+            if self._decided(done, coming["outcome"]):
                 break
             replaced = self._side(coming, self.boundaries.step - begin)
             self.switch.set(replaced)
             sample: StepSample = yield "new" if replaced else "old"
             fault.reach("measure")
-            self._add(sample, replaced)
-            self._show_progress()
+            if not done:
+                self._add(sample, replaced)
+                self._show_progress()
         self._take_ab()
-        yield from self._decide()
+        outcome = self.state.result["ab"]["outcome"]
+        with self._stage("switch", ""):
+            self.switch.set(outcome == "tuned")
+        raise Done(outcome, self._ratio_text())
 
     def _add(self, sample: StepSample, replaced: bool) -> None:
         if sample.forwards == 0 and self.boundaries.kind == "root":
             self.session.call("ab_discard")
             return
-        (self._new if replaced else self._old).append(sample.wall_s)
+        if not replaced:
+            self._old.append(sample.wall_s)
         self.session.call(
             "ab_add",
             replaced=replaced,
@@ -359,39 +390,25 @@ class Tuner:
     def _take_ab(self) -> None:
         self._measuring = False
         ab = self.session.call("ab_state")
-        ab["old_step_s"] = statistics.median(self._old) if self._old else None
-        ab["new_step_s"] = statistics.median(self._new) if self._new else None
+        if self.ranks is not None and self.ranks.value("end"):
+            ab["outcome"] = self.ranks.value("end")
         self.state.result["ab"] = ab
-
-    def _decide(self) -> Steps:
-        outcome = self.state.result["ab"]["outcome"]
-        if self.ranks is not None:
-            outcome = yield from self._agreed_outcome(outcome)
-        with self._stage("switch", ""):
-            self.switch.set(outcome == "tuned")
-        raise Done(outcome, self._ratio_text())
 
     def _ratio_text(self) -> str:
         ab = self.state.result["ab"]
-        shown = ab.get("headline_wall") or {}
-        if not shown.get("pairs"):
-            shown = ab.get("choosing") or {}
-        if not shown.get("pairs"):
-            return "no pair of steps could be compared"
-        return (
-            f"old / new = {shown['ratio']:.2f}x [{shown['low']:.2f}, {shown['high']:.2f}] "
-            f"over {shown['pairs']} pairs of steps"
-        )
+        shown = next((ab[k] for k in ("headline_wall", "choosing") if ab[k]["pairs"] > 0), None)
+        if shown is None:
+            return "no two steps could be compared"
+        low, high = (shown[k] for k in ("low", "high"))
+        interval = f" [{low:.2f}, {high:.2f}]" if high is not None else ""
+        return f"old / new = {shown['ratio']:.2f}x{interval} over {shown['pairs']} pairs of steps"
 
     # The ranks
 
-    def _meet_ranks(self, _: StepSample) -> None:
+    def _meet_ranks(self) -> None:
         self.ranks = distributed.connect()
         if self.ranks is not None:
             self.state.data.update(rank=self.ranks.rank, world_size=self.ranks.size)
-
-    def _leads(self) -> bool:
-        return self.ranks is None or self.ranks.rank == 0
 
     def _meet(self, meeting: str, value: str) -> Steps:
         """Goes on with plain steps until all ranks make the change at the same step."""
@@ -409,22 +426,13 @@ class Tuner:
         first = (pair * 2654435761 + _SEED) >> 7 & 1
         return bool(first ^ second)
 
-    def _ended_by_rank_0(self) -> bool:
+    def _decided(self, done: bool, outcome: str) -> bool:
+        """Is it over before the coming step? With ranks rank 0 decides, for the same step of all."""
         if self.ranks is None:
-            return False
-        if self.ranks.called_off():
-            raise distributed.CalledOff(self.ranks.called_off())
-        return self.ranks.rank != 0 and bool(self.ranks.value("end"))
-
-    def _agreed_outcome(self, outcome: str) -> Steps:
-        """Rank 0's outcome, from the same step on everywhere."""
-        assert self.ranks is not None
-        if self.ranks.rank == 0:
+            return done
+        if self.ranks.rank == 0 and done and not self.ranks.value("end"):
             self.ranks.propose("end", outcome, self.boundaries.step)
-        self.switch.set(False)
-        while not self.ranks.due("end", self.boundaries.step):
-            yield "plain"
-        return self.ranks.value("end")
+        return self.ranks.due("end", self.boundaries.step)
 
     # The end
 
@@ -440,7 +448,7 @@ class Tuner:
             self.ranks.call_off(f"rank {self.ranks.rank}: {done.reason}")
         if not self.switch.on:
             self.switch.roll_back()
-        self.needs_gradient_guard = self.switch.on and self.boundaries.kind == "root"
+        self.needs_gradient_guard = self.switch.on and self.boundaries.inference
         self.ends_script = bool(self.config.get("once")) and self.config["verb"] == "tune"
         text = {
             "tuned": f"kept: {done.reason}",
@@ -488,6 +496,22 @@ class Tuner:
         kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         costs["memory_peak_mb"] = round(kilobytes / (2**20 if sys.platform == "darwin" else 1024), 1)
         self.state.result["costs"] = costs
+
+
+def _where(site: dict[str, Any]) -> str:
+    """"silu at utils.py:80 (via :67)": the place that is edited, and the chain's own."""
+    name = os.path.basename(site["file"])
+    text = f"{site['rule']} at {name}:{site['line']}"
+    chain = os.path.basename(site.get("chain_file", site["file"])), site.get("chain_line")
+    if chain[1] is None or chain == (name, site["line"]):
+        return text
+    return f"{text} (via {'' if chain[0] == name else chain[0]}:{chain[1]})"
+
+
+def _site_key(site: dict[str, Any]) -> tuple[Any, ...]:
+    """What makes a site the same in two records."""
+    stack = [(p["file"], p["line"], p["column"]) for p in site["stack"]]
+    return site["rule"], site["function_class"], *stack
 
 
 def _refusal(site: dict[str, Any]) -> str:

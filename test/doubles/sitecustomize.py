@@ -9,7 +9,6 @@ import json
 import os
 import sys
 from pathlib import Path
-from types import FunctionType
 
 SETTINGS = {
     "chain": "x * torch.sigmoid(x)",
@@ -18,6 +17,7 @@ SETTINGS = {
     "pairs": 3,
     "refuse_validations": 0,
     "reject_proof": "",
+    "hash_by_rank": False,
     **json.loads(os.environ.get("OPFUSE_DOUBLE", "{}")),
 }
 
@@ -56,7 +56,7 @@ class SessionDouble:
         code = self.code()
         return [{"code": 0, "pointer": id(code), "lasti": [0]}] if code else []
 
-    def abandon(self):
+    def record_abandon(self):
         self.recording = False
         return {}
 
@@ -71,22 +71,13 @@ class SessionDouble:
 
     def code(self):
         """The code that stands for the chain, if its module was imported."""
-        import gc
-
-        return next(
-            (
-                found.__code__
-                for found in gc.get_objects()
-                if isinstance(found, FunctionType)
-                and found.__qualname__ == SETTINGS["qualname"]
-                and found.__code__.co_filename.startswith(str(Path(__file__).parent.parent))
-            ),
-            None,
-        )
+        owner, _, name = SETTINGS["qualname"].partition(".")
+        found = getattr(getattr(sys.modules.get("models"), owner, None), name, None)
+        return getattr(found, "__code__", None)
 
     def find(self, record):
         code = self.code()
-        return {"sites": [self.site(code)] if code else [], "near_misses": []}
+        return {"operators": 100, "near_misses": [], "sites": [self.site(code)] if code else []}
 
     def site(self, code):
         text = Path(code.co_filename).read_text()
@@ -100,12 +91,12 @@ class SessionDouble:
     def plan(self, record, facts):
         code = self.code()
         text = Path(code.co_filename).read_text()
-        edited = text.replace(SETTINGS["chain"], "__opfuse_silu(x)", 1)
+        edited = text.replace(SETTINGS["chain"], "_opfuse_silu(x)", 1)
         memory = {"file": code.co_filename, "module": "models", "qualname": SETTINGS["qualname"],
-                  "text": edited, "global_name": "__opfuse_silu",
+                  "text": edited, "global_name": "_opfuse_silu",
                   "python_target": "torch.nn.functional.silu"}  # fmt: skip
         site = {**self.site(code), "status": "planned", "refusal": None}
-        return {"plan": {"version": 1}, "hash": os.environ.get("TEST_HASH", "0123456789abcdef"),
+        return {"plan": {"version": 1}, "hash": plan_hash(),
                 "memory": [memory] if facts else [], "diffs": [], "sites": [site]}  # fmt: skip
 
     def prove(self, record):
@@ -148,6 +139,11 @@ class SessionDouble:
 
     def forget(self, record):
         return {}
+
+
+def plan_hash():
+    rank = os.environ.get("RANK", "0") if SETTINGS["hash_by_rank"] else "0"
+    return "0123456789abcde" + rank
 
 
 def facts_double(sites, codes):

@@ -1,4 +1,4 @@
-"""Training scripts in many habits: `train.py HABIT [STEPS]`. They know nothing of opfuse.
+"""Training scripts in many habits: `train.py HABIT[,HABIT…] [STEPS]`. They know nothing of opfuse.
 
 Losses go to stdout as exact hexadecimal numbers. With TEST_REPORT set, what is registered and which
 code runs at the end goes to that file.
@@ -73,8 +73,10 @@ def own_hook_raises():
 
 def global_hook_after_ours():
     """A global hook that stands behind ours in torch's table, for the whole run."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
     seen = []
-    torch.optim.optimizer.register_optimizer_step_post_hook(lambda *_: seen.append(1))
+    register_optimizer_step_post_hook(lambda *_: seen.append(1))
     model = plain()
     assert len(seen) == STEPS
     return model
@@ -247,7 +249,7 @@ def loader(start):
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     batches = DataLoader(
-        Noise(), batch_size=4, num_workers=2, multiprocessing_context=start, shuffle=True
+        Noise(), batch_size=4, num_workers=1, multiprocessing_context=start, shuffle=True
     )
     for x, y in batches:
         optimizer.zero_grad()
@@ -315,6 +317,7 @@ HABITS = {
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    torch.manual_seed(7)
-    report(HABITS[sys.argv[1]]())
-    print("done")
+    for name in sys.argv[1].split(","):
+        torch.manual_seed(7)
+        report(HABITS[name]())
+        print("done", name)
