@@ -1,0 +1,313 @@
+#include "opfuse/verify/step_verdict.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <map>
+
+#include "opfuse/trace/event_table.h"
+#include "opfuse/verify/metrics.h"
+
+namespace opfuse::verify {
+namespace {
+
+using graph::Graph;
+using graph::kNone;
+using graph::Node;
+using graph::NodeId;
+using graph::ValueId;
+
+// Errors below this many roundoffs of a tensor's own norm are rounding whatever the floor says: a
+// tensor that three perturbed replays happen to leave alone has a floor of zero.
+constexpr double kOwnRoundoffs = 4;
+// The total gradient error is one draw from the distribution that the floors are drawn from.
+constexpr double kGradientTolerance = 1.5;
+
+std::string storage_name(const Graph& graph, int32_t storage) {
+  const std::string& label = graph.storages[storage].label;
+  return label.empty() ? "storage " + std::to_string(storage) : label;
+}
+
+// Gradients that reach a leaf: what AccumulateGrad is given, in order of arrival.
+void add_gradients(const Graph& graph, std::vector<StepOutput>* outputs) {
+  std::map<int32_t, size_t> done;  // AccumulateGrad scope -> its output
+  for (NodeId id = 0; id < static_cast<NodeId>(graph.nodes.size()); ++id) {
+    const int32_t scope = graph::enclosing_scope(graph, id, graph::ScopeKind::kAutogradNode);
+    if (scope == kNone || graph.scopes[scope].name.find("AccumulateGrad") == std::string::npos)
+      continue;
+    const Node& node = graph.nodes[id];
+    const bool copies = node.op == "aten.copy_" || node.op.rfind("aten.add", 0) == 0;
+    const size_t at = copies ? 1 : 0;
+    if (node.op.find("empty_strided") != std::string::npos || at >= node.inputs.size()) continue;
+    if (node.inputs[at].values.empty() || node.inputs[at].values[0] == kNone) continue;
+    if (!done.emplace(scope, outputs->size()).second) continue;
+    outputs->push_back({"gradient " + std::to_string(done.size()), OutputKind::kGradient,
+                        node.inputs[at].values[0]});
+  }
+}
+
+// The last value of each external storage that the step writes.
+void add_state(const Graph& graph, std::vector<StepOutput>* outputs) {
+  std::map<int32_t, ValueId> last;
+  for (const Node& node : graph.nodes)
+    for (ValueId value : node.written) {
+      if (value == kNone) continue;
+      const int32_t storage = graph.values[value].storage;
+      if (storage != kNone && graph.storages[storage].external) last[storage] = value;
+    }
+  for (const auto& [storage, value] : last)
+    outputs->push_back({storage_name(graph, storage), OutputKind::kState, value});
+}
+
+void add_loss(const Graph& graph, std::vector<StepOutput>* outputs) {
+  for (const Node& node : graph.nodes) {
+    if (node.op != "aten.ones_like" || node.inputs.empty() || node.inputs[0].values.empty())
+      continue;
+    const ValueId value = node.inputs[0].values[0];
+    if (value == kNone || graph.values[value].meta.numel() != 1) continue;
+    outputs->push_back({"loss", OutputKind::kLoss, value});
+    return;
+  }
+}
+
+// Without a backward pass: what the step made last and nothing read again.
+void add_last_results(const Graph& graph, std::vector<StepOutput>* outputs) {
+  std::vector<bool> read(graph.values.size());
+  for (const Node& node : graph.nodes)
+    for (const graph::Input& input : node.inputs)
+      for (ValueId value : input.values)
+        if (value != kNone) read[value] = true;
+  for (const Node& node : graph.nodes)
+    for (ValueId value : node.outputs) {
+      if (value == kNone || read[value] || !is_floating(graph.values[value].meta.dtype)) continue;
+      outputs->push_back(
+          {"result " + std::to_string(outputs->size() + 1), OutputKind::kState, value});
+    }
+}
+
+// One tensor of one replay against another, and the whole.
+struct Differences {
+  std::vector<double> norms;
+  double gradients = 0;  // Euclidean norm over all gradients
+};
+
+class StepProof {
+ public:
+  StepProof(Evaluator& evaluator, const Graph& original, const Graph& rewritten,
+            const StepProofOptions& options)
+      : evaluator_(evaluator), original_(original), rewritten_(rewritten), options_(options) {}
+
+  StepVerdict run() {
+    const Status status = prove();
+    if (!status.ok()) verdict_.reason = status.error().message;
+    return verdict_;
+  }
+
+ private:
+  using Run = std::unique_ptr<Evaluation>;
+
+  Status prove() {
+    OPFUSE_TRY_STATUS(prepare());
+    OPFUSE_TRY_STATUS(replay_exactly());
+    OPFUSE_TRY_STATUS(replay_fp64());
+    return replay_run_dtype();
+  }
+
+  Status prepare() {
+    outputs_ = step_outputs(original_);
+    std::vector<StepOutput> others = step_outputs(rewritten_);
+    if (outputs_.empty()) return Error{"the step has no loss, gradient or state to compare"};
+    if (outputs_.size() != others.size())
+      return Error{"the rewritten step has " + std::to_string(others.size()) +
+                   " results, expected " + std::to_string(outputs_.size())};
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      if (outputs_[i].name != others[i].name)
+        return Error{"the rewritten step gives " + others[i].name + ", expected " +
+                     outputs_[i].name};
+      if (!is_floating(original_.values[outputs_[i].value].meta.dtype)) continue;
+      compared_.push_back(outputs_[i]);
+      rewritten_values_.push_back(others[i].value);
+      original_values_.push_back(outputs_[i].value);
+    }
+    return ok_status();
+  }
+
+  Result<Run> replay(const Graph& graph, ReplayOptions options) {
+    options.keep = &graph == &original_ ? original_values_ : rewritten_values_;
+    OPFUSE_TRY(Run run, evaluator_.replay(graph, options));
+    for (const std::string& point : run->cut_points)
+      if (std::find(verdict_.cut_points.begin(), verdict_.cut_points.end(), point) ==
+          verdict_.cut_points.end())
+        verdict_.cut_points.push_back(point);
+    return run;
+  }
+
+  // Views of the kept values, in the order of compared_.
+  Result<std::vector<TensorView>> views(const Evaluation& run, bool of_rewritten) {
+    std::vector<TensorView> views;
+    for (ValueId id : of_rewritten ? rewritten_values_ : original_values_) {
+      OPFUSE_TRY(TensorView view, run.value(id));
+      views.push_back(std::move(view));
+    }
+    return views;
+  }
+
+  Result<Differences> difference(const Evaluation& run, bool of_rewritten,
+                                 const std::vector<TensorView>& from) {
+    OPFUSE_TRY(std::vector<TensorView> values, views(run, of_rewritten));
+    Differences differences;
+    double gradients = 0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (values[i].shape != from[i].shape)
+        return Error{compared_[i].name + " has another shape in the rewritten step"};
+      differences.norms.push_back(difference_norm(values[i], from[i]));
+      if (compared_[i].kind == OutputKind::kGradient)
+        gradients += differences.norms.back() * differences.norms.back();
+    }
+    differences.gradients = std::sqrt(gradients);
+    return differences;
+  }
+
+  Status replay_exactly() {
+    ReplayOptions options;
+    options.check_hashes = true;
+    options.recorded_random = false;
+    OPFUSE_TRY(run_original_, replay(original_, options));
+    verdict_.values_checked = run_original_->values_checked;
+    verdict_.values_wrong = run_original_->values_wrong;
+    verdict_.first_wrong = run_original_->first_wrong;
+    verdict_.replayed_exactly =
+        run_original_->values_checked > 0 && run_original_->values_wrong == 0;
+    if (verdict_.replayed_exactly) return ok_status();
+    if (verdict_.values_checked == 0) return Error{"the record holds no hash to check a replay by"};
+    return Error{"the recorded step does not replay exactly: " + verdict_.first_wrong +
+                 " gave other bits; nothing is claimed of this step"};
+  }
+
+  bool time_left() const {
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start_;
+    return taken.count() < options_.seconds;
+  }
+
+  // Replays the original with its externals moved; the largest difference from `truth` per tensor.
+  Status add_floors(bool f64, int replays, const std::vector<TensorView>& truth,
+                    Differences* floors) {
+    for (int seed = 1; seed <= replays; ++seed) {
+      if (seed > 1 && !time_left()) break;
+      ReplayOptions options;
+      options.f64 = f64;
+      options.perturb_seed = seed;
+      OPFUSE_TRY(Run run, replay(original_, options));
+      OPFUSE_TRY(Differences moved, difference(*run, false, truth));
+      floors->gradients = std::max(floors->gradients, moved.gradients);
+      for (size_t i = 0; i < truth.size(); ++i)
+        floors->norms[i] = std::max(floors->norms[i], moved.norms[i]);
+    }
+    return ok_status();
+  }
+
+  // Largest difference in floors; names the tensor when `name` is given.
+  double in_floors(const Differences& differences, const Differences& floors,
+                   const std::vector<TensorView>& truth, double unit, std::string* name) {
+    double worst = 0;
+    for (size_t i = 0; i < truth.size(); ++i) {
+      const double floor = std::max(floors.norms[i], kOwnRoundoffs * unit * norm(truth[i]));
+      const double d = differences.norms[i];
+      const double ratio = d == 0      ? 0
+                           : floor > 0 ? d / floor
+                                       : std::numeric_limits<double>::infinity();
+      if (ratio <= worst) continue;
+      worst = ratio;
+      if (name) *name = compared_[i].name;
+    }
+    return worst;
+  }
+
+  Status replay_fp64() {
+    ReplayOptions options;
+    options.f64 = true;
+    OPFUSE_TRY(truth_run_, replay(original_, options));
+    OPFUSE_TRY(truth_, views(*truth_run_, false));
+    Differences rewritten, floors;
+    {
+      OPFUSE_TRY(Run run, replay(rewritten_, options));
+      OPFUSE_TRY(rewritten, difference(*run, true, truth_));
+    }
+    floors.norms.resize(truth_.size());
+    OPFUSE_TRY_STATUS(add_floors(true, options_.fp64_floor_replays, truth_, &floors));
+    verdict_.fp64_floors =
+        in_floors(rewritten, floors, truth_, unit_roundoff(DType::kF64), &verdict_.worst_tensor);
+    if (verdict_.fp64_floors <= options_.accept_floors) return ok_status();
+    return refuse("in fp64 the rewritten step is", verdict_.fp64_floors,
+                  ": it is not the same function");
+  }
+
+  Status replay_run_dtype() {
+    OPFUSE_TRY(Differences old_error, difference(*run_original_, false, truth_));
+    run_original_.reset();
+    Differences floors = old_error, new_error;
+    {
+      OPFUSE_TRY(Run run, replay(rewritten_, {}));
+      OPFUSE_TRY(new_error, difference(*run, true, truth_));
+    }
+    OPFUSE_TRY_STATUS(add_floors(false, options_.run_floor_replays, truth_, &floors));
+    verdict_.gradient_error_old = old_error.gradients;
+    verdict_.gradient_error_new = new_error.gradients;
+    std::string worst;
+    verdict_.run_floors = in_floors(new_error, floors, truth_, run_roundoff(), &worst);
+    if (verdict_.run_floors > options_.accept_floors) {
+      verdict_.worst_tensor = worst;
+      return refuse("in the run's own dtype the rewritten step is", verdict_.run_floors, "");
+    }
+    if (!(new_error.gradients <= kGradientTolerance * floors.gradients))
+      return Error{"the rewritten step's gradients are further from fp64 than the original's"};
+    verdict_.accepted = true;
+    verdict_.reason = "the rewritten step is the same function and as accurate";
+    return ok_status();
+  }
+
+  double run_roundoff() const {
+    double unit = 0;
+    for (const StepOutput& output : compared_)
+      unit = std::max(unit, unit_roundoff(original_.values[output.value].meta.dtype));
+    return unit;
+  }
+
+  Error refuse(const std::string& what, double floors, const std::string& end) const {
+    char numbers[96];
+    std::snprintf(numbers, sizeof numbers, " %.3g rounding floors from the original (at most %g)",
+                  floors, options_.accept_floors);
+    return Error{what + numbers + " at " + verdict_.worst_tensor + end};
+  }
+
+  Evaluator& evaluator_;
+  const Graph &original_, &rewritten_;
+  const StepProofOptions options_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::vector<StepOutput> outputs_, compared_;
+  std::vector<ValueId> original_values_, rewritten_values_;
+  Run run_original_, truth_run_;
+  std::vector<TensorView> truth_;
+  StepVerdict verdict_;
+};
+
+}  // namespace
+
+std::vector<StepOutput> step_outputs(const Graph& graph) {
+  std::vector<StepOutput> outputs;
+  add_loss(graph, &outputs);
+  add_gradients(graph, &outputs);
+  const bool backward = !outputs.empty();
+  add_state(graph, &outputs);
+  if (!backward) add_last_results(graph, &outputs);
+  return outputs;
+}
+
+StepVerdict prove_step(Evaluator& evaluator, const Graph& original, const Graph& rewritten,
+                       const StepProofOptions& options) {
+  return StepProof(evaluator, original, rewritten, options).run();
+}
+
+}  // namespace opfuse::verify
