@@ -221,4 +221,8 @@ def _is_main_thread() -> bool:
 def _is_spawned() -> bool:
     """True in a child of multiprocessing: a loader's worker, or a trainer started by mp.spawn."""
     process = sys.modules.get("multiprocessing.process")
-    return process is not None and process.parent_process() is not None
+    if process is None:
+        return False
+    # While a child still loads its main module, only the mark of that phase tells.
+    starting = getattr(process.current_process(), "_inheriting", False)
+    return starting or process.parent_process() is not None

@@ -43,6 +43,20 @@ def plain():
     return model
 
 
+def full_disk():
+    """After its first step no file can grow any more: torch itself writes a few before."""
+    import resource
+
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for i in range(STEPS):
+        one_step(model, optimizer)
+        if i == 0:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    os.environ["TEST_REPORT"] = ""
+    return model
+
+
 def fails_first():
     mlp()
     raise ValueError("the user's own mistake")
@@ -308,8 +322,8 @@ def report(model):
 
 
 HABITS = {
-    **{f.__name__: f for f in (plain, fails_first, fails_in_the_middle, own_hook_raises, inference,
-       global_hook_after_ours, inference_then_training, by_hand, gan, in_backward, accumulation,
+    **{f.__name__: f for f in (plain, fails_first, full_disk, fails_in_the_middle, own_hook_raises,
+       inference, global_hook_after_ours, inference_then_training, by_hand, gan, in_backward, accumulation,
        scaler, variable_batch, counting, saves_itself, ddp)},
     "loader_fork": lambda: loader("fork"),
     "loader_spawn": lambda: loader("spawn"),
