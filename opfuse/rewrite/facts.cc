@@ -1,5 +1,7 @@
 #include "opfuse/rewrite/facts.h"
 
+#include <fmt/format.h>
+
 #include "opfuse/rewrite/json_fields.h"
 
 namespace opfuse::rewrite {
@@ -99,10 +101,10 @@ void read_function(JsonFields& fields, SiteFacts* facts) {
 }  // namespace
 
 Result<SiteFacts> parse_facts(std::string_view json) {
-  OPFUSE_TRY(const Json value, parse_json(json, "facts"));
+  OPFUSE_TRY(const auto value, parse_json(json, "facts"));
   SiteFacts facts;
   std::string error;
-  JsonFields fields(value, "facts", &error);
+  JsonFields fields(*value, "facts", &error);
   read_place(fields, &facts);
   read_operations(fields, &facts);
   read_code(fields, &facts);

@@ -1,12 +1,10 @@
 #pragma once
 // Strict reading of a JSON object: every field named once, of the right kind, and no other. The
 // first problem is kept, with its path: "facts.reads[0].count: expected an integer, found \"two\"".
-// Internal to rewrite/; include from .cc files only.
-
-#include <fmt/format.h>
+// Internal to rewrite/.
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
@@ -16,14 +14,14 @@
 
 namespace opfuse::rewrite {
 
-using Json = nlohmann::ordered_json;
-
-Result<Json> parse_json(std::string_view text, std::string_view where);
+struct JsonBox;  // a parsed text; json itself is kept out of headers
+Result<std::shared_ptr<const JsonBox>> parse_json(std::string_view text, std::string_view where);
 
 class JsonFields {
  public:
-  // `error` is shared by all objects of one text; it must outlive this.
-  JsonFields(const Json& value, std::string path, std::string* error);
+  // The outermost object. `box` and `error`, which all objects of the text share, must outlive
+  // this.
+  JsonFields(const JsonBox& box, std::string path, std::string* error);
 
   void read(const char* name, std::string* out);
   void read(const char* name, bool* out);
@@ -34,10 +32,7 @@ class JsonFields {
   // Calls read_one(JsonFields&, T*) for each object of the array `name`.
   template <class T, class ReadOne>
   void read_list(const char* name, std::vector<T>* out, ReadOne read_one) {
-    const Json* list = take(name, Json::value_t::array, "an array");
-    if (!list) return;
-    for (size_t i = 0; i < list->size(); i++) {
-      JsonFields fields((*list)[i], fmt::format("{}.{}[{}]", path_, name, i), error_);
+    for (JsonFields& fields : objects(name)) {
       read_one(fields, &out->emplace_back());
       fields.finish();
     }
@@ -45,11 +40,10 @@ class JsonFields {
   // The same for one object.
   template <class ReadOne>
   void read_object(const char* name, ReadOne read_one) {
-    const Json* object = take(name, Json::value_t::object, "an object");
-    if (!object) return;
-    JsonFields fields(*object, fmt::format("{}.{}", path_, name), error_);
-    read_one(fields);
-    fields.finish();
+    for (JsonFields& fields : object(name)) {
+      read_one(fields);
+      fields.finish();
+    }
   }
 
   void fail(std::string_view field, std::string_view expected, std::string_view found);
@@ -58,9 +52,14 @@ class JsonFields {
   bool ok() const { return error_->empty(); }
 
  private:
-  const Json* take(const char* name, Json::value_t type, const char* expected);
+  // Takes the field `name` when it is of the right kind; else keeps the problem.
+  const void* take(const char* name, int type, const char* expected);
+  std::vector<JsonFields> objects(const char* name);  // none when it is not an array
+  std::vector<JsonFields> object(const char* name);   // one, or none when it is not an object
 
-  const Json& value_;
+  JsonFields(const void* value, std::string path, std::string* error);
+
+  const void* value_;  // nlohmann's value, inside the box
   std::string path_;
   std::string* error_;
   std::set<std::string> seen_;

@@ -5,11 +5,14 @@
 #include <map>
 #include <set>
 
-#include "opfuse/rewrite/json_fields.h"
+#include <nlohmann/json.hpp>
+
 #include "opfuse/rewrite/plan.h"
 
 namespace opfuse::rewrite {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kHead =
     R"("""Written by opfuse: import this once, before the model runs, to use the fused operators.

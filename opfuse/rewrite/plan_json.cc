@@ -4,11 +4,15 @@
 
 #include <algorithm>
 
+#include <nlohmann/json.hpp>
+
 #include "opfuse/rewrite/json_fields.h"
 #include "opfuse/rewrite/plan.h"
 
 namespace opfuse::rewrite {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 constexpr int kVersion = 1;
 
@@ -134,10 +138,10 @@ std::string plan_to_json(const Plan& plan) {
 }
 
 Result<Plan> plan_from_json(std::string_view json) {
-  OPFUSE_TRY(const Json value, parse_json(json, "plan"));
+  OPFUSE_TRY(const auto value, parse_json(json, "plan"));
   Plan plan;
   std::string error, hash;
-  JsonFields fields(value, "plan", &error);
+  JsonFields fields(*value, "plan", &error);
   fields.read("version", &plan.version);
   if (fields.ok() && plan.version != kVersion)
     fields.fail("version", std::to_string(kVersion), std::to_string(plan.version));
