@@ -4,7 +4,8 @@
 
 A folder may include itself and the folders that ALLOWED gives it; a folder that is not in ALLOWED
 is refused, and so is an include that does not name its file from the root. torch headers belong to
-opfuse/torch/ alone; fmt does not reach them and json.hpp does not leave its folder. Prints one line per wrong include; the exit status is 1 when there is one.
+opfuse/torch/ alone; fmt does not reach them, and json.hpp does not leave its folder. Prints one
+line per wrong include; the exit status is 1 when there is one.
 """
 
 import re
