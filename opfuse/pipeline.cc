@@ -49,7 +49,7 @@ Result<Analysis> analyze(const trace::EventTable& table, const graph::SchemaTabl
   Analysis analysis;
   OPFUSE_TRY_STATUS(run_stage("graph", log, [&]() -> Status {
     OPFUSE_TRY(analysis.graph, graph::build_graph(table, graph::SchemaTable::builtin(), extra));
-    return graph::validate(analysis.graph);
+    return graph::validate_graph(analysis.graph);
   }));
   OPFUSE_TRY_STATUS(run_stage("match", log, [&]() -> Status {
     analysis.report = match::find_matches(analysis.graph, rulebook);
