@@ -1,8 +1,8 @@
 #pragma once
 // EventTable: every event of one recorded step or trace file, as columns. Filled by the recorder
 // (opfuse/torch) and by the file readers alike; read by graph/ (to build the Graph), by the Chrome
-// writer and by the report. Times are int64 nanoseconds from the digits of the source, never through
-// a double. Everything a source does not say is kUnknown / -1 / empty, never a default.
+// writer and by the report. Times are int64 nanoseconds from the digits of the source, never
+// through a double. Everything a source does not say is kUnknown / -1 / empty, never a default.
 // BORDER: trace -> graph.
 
 #include <cstdint>
@@ -33,8 +33,9 @@ class StringPool {
 };
 
 enum class EventKind : uint8_t {
-  kOperator,      // dispatcher call, name "aten::mul.Tensor" (overload after the dot, none when empty)
-  kAutogradNode,  // evaluation of a backward node, name "SwishImplementationBackward", "MulBackward0"
+  kOperator,  // dispatcher call, name "aten::mul.Tensor" (overload after the dot, none when empty)
+  kAutogradNode,  // evaluation of a backward node, name "SwishImplementationBackward",
+                  // "MulBackward0"
   kFunction,      // forward of a Python autograd.Function, name is the class name
   kUserScope,     // record_function("…"), Optimizer.step#SGD.step
   kKernel,        // device work
@@ -45,16 +46,17 @@ enum class EventKind : uint8_t {
 enum EventFlag : uint16_t {
   kGradMode = 1 << 0,
   kInferenceMode = 1 << 1,
-  kAutocast = 1 << 2,       // autocast enabled for the device of the first input
-  kGraphTask = 1 << 3,      // an autograd graph task is running on this thread (backward pass)
-  kPythonMode = 1 << 4,     // a dispatch or function mode (or functorch level) is active
+  kAutocast = 1 << 2,    // autocast enabled for the device of the first input
+  kGraphTask = 1 << 3,   // an autograd graph task is running on this thread (backward pass)
+  kPythonMode = 1 << 4,  // a dispatch or function mode (or functorch level) is active
   kSavedTensorHooks = 1 << 5,
   kCheckpointRecompute = 1 << 6,
-  kCreateGraph = 1 << 7,    // grad mode is on inside the graph task
-  kUnfinished = 1 << 8,     // the event had not ended when the record stopped
-  kComposite = 1 << 9,      // CompositeImplicit without a kernel of its own: descended into
-  kRandom = 1 << 10,        // tagged nondeterministic_seeded
-  kOpaqueArguments = 1 << 11,  // wrapper tensors (functorch, sparse, subclass) that could not be described
+  kCreateGraph = 1 << 7,  // grad mode is on inside the graph task
+  kUnfinished = 1 << 8,   // the event had not ended when the record stopped
+  kComposite = 1 << 9,    // CompositeImplicit without a kernel of its own: descended into
+  kRandom = 1 << 10,      // tagged nondeterministic_seeded
+  kOpaqueArguments =
+      1 << 11,  // wrapper tensors (functorch, sparse, subclass) that could not be described
 };
 
 enum TensorFlag : uint16_t {
@@ -62,20 +64,20 @@ enum TensorFlag : uint16_t {
   kLeaf = 1 << 1,
   kWrappedNumber = 1 << 2,  // a Python scalar; its value is in `number`
   kIsParameter = 1 << 3,
-  kHasHooks = 1 << 4,       // tensor hooks, retain_grad or post-accumulate hooks
+  kHasHooks = 1 << 4,  // tensor hooks, retain_grad or post-accumulate hooks
   kInference = 1 << 5,
   kConjOrNeg = 1 << 6,
-  kSubclass = 1 << 7,       // Python dispatch key
-  kExported = 1 << 8,       // storage known to be shared with numpy / DLPack
+  kSubclass = 1 << 7,  // Python dispatch key
+  kExported = 1 << 8,  // storage known to be shared with numpy / DLPack
 };
 
 // One description of a tensor as an argument or a result. Equal rows are interned.
 struct TensorRow {
-  int32_t tensor = kNone;    // identity of the TensorImpl within the session
-  int32_t storage = kNone;   // row of `storages`; kNone when it has none
-  int64_t offset = 0;        // elements
+  int32_t tensor = kNone;   // identity of the TensorImpl within the session
+  int32_t storage = kNone;  // row of `storages`; kNone when it has none
+  int64_t offset = 0;       // elements
   DType dtype = DType::kUnknown;
-  int8_t device = -1;        // 0 cpu, 1 cuda, 2 other (see device_name); -1 unknown
+  int8_t device = -1;  // 0 cpu, 1 cuda, 2 other (see device_name); -1 unknown
   uint16_t flags = 0;
   bool shape_known = false;
   std::vector<int64_t> shape;
@@ -88,23 +90,37 @@ struct TensorRow {
 struct StorageRow {
   int64_t session_id = -1;
   int64_t bytes = -1;
-  bool external = false;       // first seen as an input: existed before the step
-  StringId label = 0;          // "param:model.fc.weight", "buffer:…", "state:…", "" when not known
+  bool external = false;  // first seen as an input: existed before the step
+  StringId label = 0;     // "param:model.fc.weight", "buffer:…", "state:…", "" when not known
 };
 
 enum class ArgumentKind : uint8_t {
-  kUnknown, kNone, kTensor, kTensorList, kOptionalTensorList, kBool, kInt, kDouble, kComplex, kString,
-  kIntList, kDoubleList, kBoolList, kDevice, kGenerator, kOpaque,
+  kUnknown,
+  kNone,
+  kTensor,
+  kTensorList,
+  kOptionalTensorList,
+  kBool,
+  kInt,
+  kDouble,
+  kComplex,
+  kString,
+  kIntList,
+  kDoubleList,
+  kBoolList,
+  kDevice,
+  kGenerator,
+  kOpaque,
 };
 
-// Non-tensor values live in `ints`, `doubles` or `text`; tensors are indices into EventTable::tensors
-// (kNone: undefined tensor).
+// Non-tensor values live in `ints`, `doubles` or `text`; tensors are indices into
+// EventTable::tensors (kNone: undefined tensor).
 struct ArgumentRow {
   ArgumentKind kind = ArgumentKind::kUnknown;
   std::vector<int32_t> tensors;
-  std::vector<int64_t> ints;      // kBool, kInt: one element; kIntList, kBoolList
-  std::vector<double> doubles;    // kDouble: one; kDoubleList; kComplex: two
-  StringId text = 0;              // kString, kDevice; kOpaque: the type's name
+  std::vector<int64_t> ints;    // kBool, kInt: one element; kIntList, kBoolList
+  std::vector<double> doubles;  // kDouble: one; kDoubleList; kComplex: two
+  StringId text = 0;            // kString, kDevice; kOpaque: the type's name
 };
 
 // Source position of a frame. Lines are 1-based, columns are 0-based UTF-8 byte offsets as Python's
@@ -113,7 +129,7 @@ struct FrameRow {
   StringId file = 0;
   StringId function = 0;  // qualified name
   int32_t line = -1, column = -1, end_line = -1, end_column = -1;
-  int32_t code = kNone;   // recorder's id of the code object
+  int32_t code = kNone;  // recorder's id of the code object
 };
 
 // A call stack as a tree: the innermost frame and the rest.
@@ -132,13 +148,15 @@ struct EventRow {
   EventKind kind = EventKind::kOther;
   uint16_t flags = 0;
   int32_t thread = 0;
-  int32_t parent = kNone;        // enclosing event on the same thread
+  int32_t parent = kNone;  // enclosing event on the same thread
   int64_t start_ns = 0;
-  int64_t dur_ns = -1;           // -1: unknown or unfinished
-  int64_t sequence = -1;         // autograd sequence number: of the node (backward) or made by it (forward)
-  int64_t forward_sequence = -1; // kOperator: sequence_nr of the first output's grad_fn after the call
+  int64_t dur_ns = -1;  // -1: unknown or unfinished
+  int64_t sequence =
+      -1;  // autograd sequence number: of the node (backward) or made by it (forward)
+  int64_t forward_sequence =
+      -1;  // kOperator: sequence_nr of the first output's grad_fn after the call
   int32_t stack = kNone;
-  std::vector<ArgumentRow> inputs;   // in schema order
+  std::vector<ArgumentRow> inputs;  // in schema order
   std::vector<ArgumentRow> outputs;
 };
 
@@ -159,10 +177,11 @@ struct EventTable {
   std::vector<FrameRow> frames;
   std::vector<StackRow> stacks;
   std::vector<ThreadRow> threads;
-  std::vector<StorageWrite> outside_writes;     // by numpy, communication, …: found just before `event`
+  std::vector<StorageWrite>
+      outside_writes;  // by numpy, communication, …: found just before `event`
   std::vector<StorageWrite> undeclared_writes;  // by `event`, although its schema does not say so
   Losses losses;
-  std::string source;            // "recorder", or the format of the file read
+  std::string source;  // "recorder", or the format of the file read
   int64_t wall_start_unix_ns = 0;
 
   std::string_view name(const EventRow& event) const { return strings.get(event.name); }
