@@ -129,6 +129,7 @@ struct Node {
   int32_t thread = 0;
   bool random = false;  // draws random numbers
   bool opaque = false;  // has arguments or effects that the graph cannot describe
+  bool hidden_product = false;  // made inside the operator after it, which needs it (see build.h)
 };
 
 struct Storage {

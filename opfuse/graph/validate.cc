@@ -69,18 +69,20 @@ class Validator {
       if (!in_range(v.output, producer.outputs) || producer.outputs[v.output] != id)
         return value_error(
             id, fmt::format("is not result {} of node {} ({})", v.output, v.producer, producer.op));
-    } else if (!producer.opaque && !writes_storage(producer, v.storage)) {
-      return value_error(id,
-                         fmt::format("is changed by node {} ({}), which does not write its storage",
-                                     v.producer, producer.op));
+    } else if (!producer.opaque && !touches_storage(producer, v.storage)) {
+      return value_error(
+          id, fmt::format("is changed by node {} ({}), which does not make or write its storage",
+                          v.producer, producer.op));
     }
     return ok_status();
   }
 
-  bool writes_storage(const Node& node, int32_t storage) const {
-    return std::ranges::any_of(node.writes, [&](ValueId written) {
-      return in_range(written, graph_.values) && graph_.values[written].storage == storage;
-    });
+  bool touches_storage(const Node& node, int32_t storage) const {
+    const auto is_on_it = [&](ValueId value) {
+      return in_range(value, graph_.values) && graph_.values[value].storage == storage;
+    };
+    return std::ranges::any_of(node.writes, is_on_it) ||
+           std::ranges::any_of(node.outputs, is_on_it);
   }
 
   Status node(NodeId id) {
@@ -129,7 +131,8 @@ class Validator {
                         fmt::format("reads value {} before node {} makes it", v, value.producer));
     if (value.storage == kNone) return ok_status();
     int64_t& version = version_[value.storage];
-    if (version >= 0 && version != value.version)
+    bool written_outside = graph_.storages[value.storage].opaque_writes && version < value.version;
+    if (version >= 0 && version != value.version && !written_outside)
       return node_error(id, fmt::format("reads value {} of version {}, when storage {} is at {}", v,
                                         value.version, value.storage, version));
     version = value.version;
