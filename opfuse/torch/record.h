@@ -1,6 +1,6 @@
 #pragma once
-// Record: one recorded step with what replaying it needs. Made by the recorder (recorder.h), read by
-// the replay interpreter (replay.h). Rows of `calls` run parallel to `table.events`.
+// Record: one recorded step with what replaying it needs. Made by the recorder (recorder.h), read
+// by the replay interpreter (replay.h). Rows of `calls` run parallel to `table.events`.
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
@@ -37,20 +37,21 @@ struct Call {
 struct Record {
   trace::EventTable table;
   std::vector<Call> calls;
-  std::vector<at::Tensor> snapshots;   // per storage row: bytes (kByte) at first sight, undefined if not external
-  graph::SchemaTable extra_schemas;    // custom operators that the built-in table does not know
+  std::vector<at::Tensor>
+      snapshots;  // per storage row: bytes (kByte) at first sight, undefined if not external
+  graph::SchemaTable extra_schemas;  // custom operators that the built-in table does not know
   bool with_values = false;
-  bool complete = true;                // false: the cap was reached, see table.losses
+  bool complete = true;  // false: the cap was reached, see table.losses
   int64_t snapshot_bytes = 0;
-  double seconds = 0;                  // wall time of the recorded step
-  std::vector<std::string> declined;   // why the step cannot be replayed (functorch, sparse, …)
-  std::vector<int32_t> frame_lasti;    // per row of table.frames: byte offset of the instruction
-  std::shared_ptr<CodeTable> codes;    // holds the code objects of table.frames alive
+  double seconds = 0;                 // wall time of the recorded step
+  std::vector<std::string> declined;  // why the step cannot be replayed (functorch, sparse, …)
+  std::vector<int32_t> frame_lasti;   // per row of table.frames: byte offset of the instruction
+  std::shared_ptr<CodeTable> codes;   // holds the code objects of table.frames alive
 };
 
 // A code object met while recording and the instructions at which it was seen.
 struct CodeObject {
-  int32_t code = trace::kNone;  // FrameRow::code
+  int32_t code = trace::kNone;    // FrameRow::code
   const void* pointer = nullptr;  // PyCodeObject, alive while the record is
   std::vector<int32_t> lasti;     // sorted
 };

@@ -12,10 +12,11 @@
 namespace opfuse::torch_bridge {
 
 struct RecorderOptions {
-  bool values = false;          // snapshots, hashes, pokes, generator states
+  bool values = false;  // snapshots, hashes, pokes, generator states
   bool python_frames = true;
   int64_t max_events = 2'000'000;
-  int64_t max_snapshot_bytes = -1;  // -1: no limit; else recording of values stops, `declined` says so
+  int64_t max_snapshot_bytes =
+      -1;  // -1: no limit; else recording of values stops, `declined` says so
 };
 
 // One recording at a time per process.
