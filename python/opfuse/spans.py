@@ -1,0 +1,246 @@
+"""The span of a chain in one function: its expression, its operations, the names that it reads.
+
+Everything found is reported as it is; opfuse/rewrite decides what is legal.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from typing import Any
+
+from opfuse.names import Names, binary_name
+from opfuse.sourcefile import SourceFile
+
+
+class NoSpan(Exception):
+    """Why the chain is not one span, as a sentence; `kept` as far as it was read."""
+
+    kept: list[str] = []
+
+
+@dataclass
+class Span:
+    """What `facts` needs of one chain."""
+
+    kind: str
+    node: ast.expr
+    first_statement: dict[str, int] = field(default_factory=lambda: {"begin": -1, "end": -1})
+    reads: dict[str, dict[str, Any]] = field(default_factory=dict)
+    operations: list[dict[str, Any]] = field(default_factory=list)
+    argument_sources: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    modules: list[Any] = field(default_factory=list)
+    function_class: type | None = None
+
+
+def nodes_at(file: SourceFile, place: dict[str, Any]) -> list[ast.expr]:
+    """The operations whose instructions carry this source position."""
+    wanted = (place["line"], place["end_line"], place["column"], place["end_column"])
+    return [
+        node
+        for node in ast.walk(file.tree)
+        if isinstance(node, ast.Call | ast.BinOp | ast.UnaryOp) and wanted in _positions(node)
+    ]
+
+
+def _positions(node: ast.expr) -> list[tuple[int, int, int, int]]:
+    at = [(node.lineno, node.end_lineno, node.col_offset, node.end_col_offset)]
+    function = getattr(node, "func", None)
+    if isinstance(function, ast.Attribute) and function.end_lineno != node.lineno:
+        # A method call over several lines is placed at the line of the method's name.
+        column = function.end_col_offset - len(function.attr.encode())
+        at.append((function.end_lineno, node.end_lineno, column, node.end_col_offset))
+    return at
+
+
+def find_span(file: SourceFile, names: Names, places: list[dict[str, Any]], applies: bool) -> Span:
+    """The span of the operations at `places`, in execution order; `applies`: a Function's apply."""
+    nodes = []
+    for place in places:
+        found = nodes_at(file, place)
+        if len(found) != 1:
+            raise NoSpan(f"line {place['line']} holds no operation of that position")
+        nodes.append(found[0])
+    last = nodes[-1]
+    if applies:
+        return _apply_span(file, names, last)
+    span = Span("expression", last)
+    reader = _Reader(file, names, span)
+    inside = set(ast.walk(last))
+    outside = [node for node in nodes if node not in inside]
+    if outside:
+        span.kind = "statements"
+        try:
+            _read_statements(file, reader, outside)
+        except NoSpan as problem:
+            problem.kept = span.kept
+            raise
+    reader.visit(last)
+    return span
+
+
+def _apply_span(file: SourceFile, names: Names, node: ast.expr) -> Span:
+    if not isinstance(node, ast.Call):
+        raise NoSpan(f"line {node.lineno} is not a call of apply")
+    span = Span("function_apply", node)
+    span.function_class = names.function_class(node.func)
+    reader = _Reader(file, names, span)
+    reader.note_globals(node.func)
+    arguments = ["other"] * (len(node.args) + len(node.keywords))
+    if len(arguments) == 1 and node.args and not isinstance(node.args[0], ast.Starred):
+        argument = node.args[0]
+        plain = isinstance(argument, ast.Name)
+        arguments = [reader.visit(argument) if plain else "expr"]
+        span.argument_sources = [file.source(argument)]
+    span.operations = [
+        {"span": file.span(node), "callee": names.callee(node.func), "arguments": arguments}
+    ]
+    return span
+
+
+class _Reader:
+    """Turns an expression into operations in evaluation order."""
+
+    def __init__(self, file: SourceFile, names: Names, span: Span):
+        self.file = file
+        self.names = names
+        self.span = span
+        self.inner: dict[str, str] = {}  # locals of the chain's statements: "s" -> "op:0"
+
+    def visit(self, node: ast.expr) -> str:
+        """What an operand is: "read:x", "op:1", "const:2.0" or "other"."""
+        if isinstance(node, ast.Name):
+            return self.inner.get(node.id) or self._read(node, self.names.kind(node.id))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            kind = "other" if self.names.resolves(node) else self.names.attribute_kind(node)
+            return self._read(node, kind)
+        if isinstance(node, ast.Attribute):
+            return self._read(node, "attribute")
+        if isinstance(node, ast.NamedExpr):
+            self.span.kept.append(f"{node.target.id} is bound inside the expression")
+            value = self.visit(node.value)
+            self._read(node.target, "other")["rebound_inside"] = True
+            return value
+        return self._number(node) or self._operation(node) or self._other(node)
+
+    def note_globals(self, node: ast.AST) -> None:
+        """Notes the global name that a callee starts with."""
+        while isinstance(node, ast.Attribute):
+            node = node.value
+        if isinstance(node, ast.Name) and self.names.kind(node.id) in ("global", "builtin"):
+            self._read(node, self.names.kind(node.id))
+
+    def _other(self, node: ast.expr) -> str:
+        for name in ast.walk(node):
+            if isinstance(name, ast.Name):
+                self._read(name, self.names.kind(name.id))
+        return "other"
+
+    def _number(self, node: ast.expr) -> str:
+        sign = ""
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            node, sign = node.operand, "-"
+        if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+            return f"const:{sign}{node.value!r}"
+        return ""
+
+    def _operation(self, node: ast.expr) -> str:
+        if isinstance(node, ast.BinOp):
+            return self._emit(node, binary_name(node), [node.left, node.right])
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return self._emit(node, "operator.neg", [node.operand])
+        if not isinstance(node, ast.Call):
+            return ""
+        callee = self.names.callee(node.func)
+        self.note_globals(node.func)
+        operands = list(node.args)
+        if callee.startswith("Tensor.") and not self.names.resolves(node.func):
+            operands.insert(0, node.func.value)
+        if callee.startswith("module:"):
+            self.span.modules += self.names.member_modules(node.func)
+        result = self._emit(node, callee, operands)
+        if node.keywords:
+            self.span.operations[-1]["arguments"].append("other")
+        return result
+
+    def _emit(self, node: ast.expr, callee: str, operands: list[ast.expr]) -> str:
+        arguments = [self.visit(operand) for operand in operands]
+        self.span.operations.append(
+            {"span": self.file.span(node), "callee": callee, "arguments": arguments}
+        )
+        return f"op:{len(self.span.operations) - 1}"
+
+    def _read(self, node: ast.expr, kind: str) -> Any:
+        text = self.file.source(node)
+        resolved = self.names.value(node) if kind in ("global", "builtin") else None
+        fact = self.span.reads.setdefault(
+            text,
+            {
+                "text": text,
+                "kind": kind,
+                "resolves_to": getattr(resolved, "__name__", "") if resolved is not None else "",
+                "count": 0,
+                "rebound_inside": False,
+            },
+        )
+        fact["count"] += 1
+        return fact if isinstance(node.ctx, ast.Store) else f"read:{text}"
+
+
+def _read_statements(file: SourceFile, reader: _Reader, outside: list[ast.expr]) -> None:
+    """The statements before the last one that hold the rest of the chain."""
+    last = file.statement_around(reader.span.node)
+    block = _block_of(file, last)
+    before = sorted({block.index(s) for s in map(file.statement_around, outside) if s in block})
+    end = block.index(last)
+    if {block[i] for i in before} != {file.statement_around(node) for node in outside}:
+        raise NoSpan("its statements are in different blocks")
+    if before != list(range(end - len(before), end)):
+        raise NoSpan("other statements stand between its operations")
+    for statement in (block[i] for i in before):
+        _read_assignment(reader, statement)
+    taken = [*(block[i] for i in before), reader.span.node]
+    _check_names(file, reader, taken)
+    if getattr(last, "value", None) is not reader.span.node:
+        raise NoSpan("its last operation is not the whole value of its statement")
+    reader.span.first_statement = {
+        "begin": file.span(block[before[0]])["begin"],
+        "end": file.span(block[before[-1]])["end"],
+    }
+
+
+def _block_of(file: SourceFile, statement: ast.stmt) -> list[ast.stmt]:
+    parent = file.parents[statement]
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(parent, name, None)
+        if isinstance(block, list) and statement in block:
+            return block
+    raise NoSpan("its statement stands in no block")
+
+
+def _read_assignment(reader: _Reader, statement: ast.stmt) -> None:
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    if not isinstance(target, ast.Name) or len(statement.targets) != 1:
+        reader.span.kept.append(ast.unparse(statement))
+        raise NoSpan("an inner value goes elsewhere than to one local name")
+    result = reader.visit(statement.value)
+    if reader.names.kind(target.id) != "local" or not result.startswith("op:"):
+        reader.span.kept.append(f"{target.id} is no plain local name")
+    if target.id in reader.inner or f"read:{target.id}" in _operands(reader.span):
+        raise NoSpan(f"{target.id} is both an input and an inner value")
+    reader.inner[target.id] = result
+
+
+def _operands(span: Span) -> set[str]:
+    return {argument for operation in span.operations for argument in operation["arguments"]}
+
+
+def _check_names(file: SourceFile, reader: _Reader, taken: list[ast.AST]) -> None:
+    """An inner name must be used by the chain alone."""
+    function = file.function_around(reader.span.node)
+    own = {id(node) for part in taken for node in ast.walk(part)}
+    for node in ast.walk(function) if function is not None else ():
+        if isinstance(node, ast.Name) and node.id in reader.inner and id(node) not in own:
+            verb = "read" if isinstance(node.ctx, ast.Load) else "bound"
+            reader.span.kept.append(f"{node.id} is also {verb} in line {node.lineno}")
