@@ -1,9 +1,9 @@
 """Headless Chromium through the DevTools protocol: real keys, real mouse, screenshots.
 
-    with Browser() as browser:
-        page = browser.open("file:///tmp/report.html")
-        page.press("w")
-        page.screenshot(Path("shot.png"))
+with Browser() as browser:
+    page = browser.open("file:///tmp/report.html")
+    page.press("w")
+    page.screenshot(Path("shot.png"))
 """
 
 import base64
@@ -181,7 +181,9 @@ class Page:
         self.mouse("mousePressed", x, y, button="left", clickCount=1)
         self.mouse("mouseReleased", x, y, button="left", clickCount=1)
 
-    def drag(self, start: tuple[float, float], end: tuple[float, float], modifiers: int = 0) -> None:
+    def drag(
+        self, start: tuple[float, float], end: tuple[float, float], modifiers: int = 0
+    ) -> None:
         self.mouse("mouseMoved", *start)
         self.mouse("mousePressed", *start, button="left", clickCount=1, modifiers=modifiers)
         for i in range(1, 9):

@@ -37,7 +37,7 @@ function stepChart(report) {
   const digits = Math.max(0, scale.digits - Math.log10(unit[0]));
   const x = (i) => left + ((i + 0.5) / steps.length) * (W - left - right);
   const y = (v) => top + (1 - (Math.min(v, scale.high) - scale.low) / (scale.high - scale.low)) * (H - top - bottom);
-  const svg = el("svg", {viewBox: `0 0 ${W} ${H}`, class: "chart", role: "img",
+  const svg = el("svg", {viewBox: `0 0 ${W} ${H}`, class: "chart long", role: "img",
     "aria-label": "TIME of each step in order, original and replaced steps"});
   for (const tick of scale.ticks)
     svg.append(el("line", {class: "grid", x1: left, x2: W - right, y1: y(tick), y2: y(tick)}),
@@ -100,13 +100,17 @@ function ratioChart(rows) {
   return svg;
 }
 
-// The events of one call at `scale` pixels a nanosecond, rows by depth, names inside or beside.
-function callPicture(step, roots, scale, side) {
+// Pictures are drawn for the width of the page, so that their letters keep their size.
+const pictureWidth = (widest) => Math.min(widest, document.documentElement.clientWidth - 34);
+
+// The events of one call on a scale where `longest` nanoseconds fill the width, rows by depth.
+function callPicture(step, roots, longest, side) {
+  const W = pictureWidth(900), scale = (W - 2) / longest;
   const ids = step.within(roots);
   const start = step.start[roots[0]];
   const base = Math.min(...roots.map((r) => step.depth[r]));
   const depth = Math.max(...ids.map((i) => step.depth[i])) - base;
-  const rowHeight = 22, W = 560, H = (depth + 1) * rowHeight + 4;
+  const rowHeight = 22, H = (depth + 1) * rowHeight + 4;
   const svg = el("svg", {viewBox: `0 0 ${W} ${H}`, class: `call ${side}`, role: "img",
     "aria-label": `${roots.map((r) => step.nameOf(r)).join(", ")}: ${formatNs(spanOf(step, roots))}`});
   for (const id of ids) {
@@ -138,7 +142,7 @@ function passesOf(step, roots) {
 
 // x -> [sigmoid] -> [mul] -> y; wraps into rows of boxes.
 function chainPicture(passes, side, from, to) {
-  const height = 30, gap = 22, W = 560;
+  const height = 30, gap = 22, W = pictureWidth(560);
   const boxes = [{text: from, end: true}, ...passes.map((p) => ({text: p.name, ns: p.ns})), {text: to, end: true}];
   let x = 0, row = 0;
   for (const box of boxes) {
@@ -151,7 +155,8 @@ function chainPicture(passes, side, from, to) {
     x += box.width + gap;
   }
   const rowHeight = height + (passes.some((p) => p.ns) ? 26 : 14);
-  const svg = el("svg", {viewBox: `0 0 ${W} ${(row + 1) * rowHeight}`, class: `chain ${side}`, role: "img",
+  const used = Math.ceil(Math.max(...boxes.map((b) => b.x + b.width))) + 14;
+  const svg = el("svg", {viewBox: `0 0 ${used} ${(row + 1) * rowHeight}`, width: used, class: `chain ${side}`, role: "img",
     "aria-label": `${from}, ${passes.map((p) => p.name).join(", ")}, ${to}`});
   boxes.forEach((box, i) => {
     const y = box.row * rowHeight + 2;

@@ -16,7 +16,7 @@ function firstScreen(report, steps) {
       report.run.script ? ` · ${baseName(report.run.script)}` : "",
       report.run.started_unix_s > 0 ? ` · ${new Date(report.run.started_unix_s * 1000).toISOString().slice(0, 16).replace("T", " ")} UTC` : "",
       " ", el("span", {class: `badge ${tone}`}, name)),
-    el("h1", {}, report.summary),
+    el("h1", {}, report.summary.replace(/(\d)x\b/g, "$1×")),
     el("div", {class: "two first-body"},
       el("div", {}, ratioBlock(report), commandBlock(report), conditions(report)),
       el("div", {}, evidence(report, steps), nextBlock(report))));
@@ -53,7 +53,7 @@ function progressBlock(report) {
   const calls = report.sites.reduce((sum, s) => sum + s.calls, 0);
   if (report.sites.length) facts.push([formatCount(calls), `calls of ${plural(report.sites.length, "chain")} found`]);
   if (!facts.length) return null;
-  return el("dl", {class: "numbers"}, facts.map(([value, name]) => el("div", {}, el("dd", {}, value), el("dt", {}, name))));
+  return el("dl", {class: "numbers"}, facts.map(([value, name]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
 }
 
 function commandBlock(report) {

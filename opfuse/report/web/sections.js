@@ -28,8 +28,9 @@ function timesSection(report) {
     el("div", {class: "two wide-left"},
       el("figure", {}, stepChart(report), legend()),
       intervals.length ? el("figure", {}, ratioChart(intervals),
-        el("figcaption", {}, "Ratio of TIME, original to replaced, with its 95 % interval: right of 1 is faster.")) : null),
-    rows.length ? table(compared ? ["", num("original"), num("replaced"), num("ratio")] : ["", num("")], rows, {class: "narrow"}) : null,
+        el("figcaption", {}, "Ratio of TIME, original to replaced, with its 95 % interval: right of 1 is faster."))
+        : rows.length && !compared ? table(["", num("")], rows) : null),
+    compared ? table(["", num("original"), num("replaced"), num("ratio")], rows, {class: "narrow"}) : null,
     el("p", {class: "note"}, "TIME is a step without DATA, the time between steps. ",
       old.images_per_s || plain.images_per_s ? `images/s is batch${report.run.world_size > 1 ? " × processes" : ""} over the median TIME. ` : "",
       cost));
@@ -180,12 +181,11 @@ function callRows(before, after, pair) {
     const [a, b] = [pair.before[part], pair.after[part]];
     if (!a.length || !b.length) continue;
     const longest = Math.max(spanOf(before, a), spanOf(after, b));
-    const scale = 558 / longest;
     rows.push(el("h3", {}, part === "forward" ? "Forward" : "Backward", el("span", {class: "note"}, ` ${before.shapesOf(firstWithShapes(before, a))}`)));
     for (const [step, roots, side, name] of [[before, a, "old", "original"], [after, b, "new", "replaced"]])
       rows.push(el("div", {class: "call-row"},
         el("div", {class: "call-name"}, el("span", {class: `key ${side}`}, name), el("strong", {}, formatNs(spanOf(step, roots)))),
-        callPicture(step, roots, scale, side)));
+        callPicture(step, roots, longest, side)));
   }
   return rows;
 }

@@ -229,8 +229,9 @@ class Timeline {
       g.fillStyle = this.colors.ink;
       g.font = "600 12px system-ui, sans-serif";
       const step = head.step;
-      const left = step.leftOut ? `, ${formatCount(step.leftOut)} shortest left out` : "";
-      g.fillText(`${sideTitle(step.title)}   ${formatNs(step.duration)} recorded, ${plural(step.count, "event")}${left}`,
+      const roomy = this.width > 560;
+      const left = step.leftOut && roomy ? `, ${formatCount(step.leftOut)} shortest left out` : "";
+      g.fillText(`${sideTitle(step.title)}   ${formatNs(step.duration)}${roomy ? ` recorded, ${plural(step.count, "event")}` : ""}${left}`,
         6, head.y + HEAD / 2 - 2);
     } else {
       g.fillStyle = this.colors.soft;
@@ -383,12 +384,14 @@ class Timeline {
   hit(x, y) {
     const lane = this.lanes.find((l) => y >= l.y && y < l.y + ROW);
     if (!lane) return null;
+    const {step, ids} = lane;
     const slack = ((this.view.to - this.view.from) / this.width) * 2;
     const time = this.timeOf(x);
-    const i = lane.step.firstAfter(lane, time - slack);
-    if (i >= lane.ids.length) return null;
-    const id = lane.ids[i];
-    return lane.step.start[id] <= time + slack ? {lane, id} : null;
+    const i = step.firstAfter(lane, time);
+    // The event under the mouse; else the nearest one, so that what is one pixel wide can be hit.
+    const off = (id) => Math.max(step.start[id] - time, time - step.end(id), 0);
+    const near = [ids[i], ids[i - 1]].filter((id) => id !== undefined && off(id) <= slack);
+    return near.length ? {lane, id: near.sort((a, b) => off(a) - off(b))[0]} : null;
   }
 
   select(lane, id) {
