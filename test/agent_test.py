@@ -1,5 +1,5 @@
-"""The agent in real training loops, with a double for the native session (test/doubles): which steps
-it sees, when it switches, what it leaves behind. What the session itself finds is tested elsewhere."""
+"""The agent in real training loops, with a double for the native session (test/doubles): which
+steps it sees, when it switches, what it leaves behind. The session itself is tested elsewhere."""
 
 import itertools
 import subprocess
@@ -115,6 +115,22 @@ def test_validation_is_tried_again_when_control_flow_changed(runner):
     run = runner.habit("plain", double={"refuse_validations": 1})
     assert run.state["outcome"] == "tuned"
     assert run.state["result"]["verdict"]["validation"]["attempts"] == 2
+
+
+@pytest.mark.parametrize("habit", ["compiled", "compiled_in_place"])
+def test_a_compiled_model_is_left_alone(habit, runner):
+    run = runner.habit(habit, double={})
+    bare = runner.habit(habit, env={"OPFUSE_DISABLE": "1"})
+    assert (run.returncode, run.stdout, run.stderr) == (0, bare.stdout, bare.stderr)
+    assert run.state["outcome"] == "refused" and "compile" in run.state["reason"]
+    assert (run.report["module_hooks"], run.report["optimizer_hooks"]) == (0, 0)
+
+
+def test_a_trainer_in_a_forked_child_is_tuned(runner):
+    run = runner.habit("fork_trainer", double={})
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.state["outcome"] == "tuned"
+    assert len(run.states) == 2
 
 
 def test_inference_goes_back_to_the_original_code_when_gradients_are_wanted(runner):

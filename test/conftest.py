@@ -1,4 +1,4 @@
-"""Runs scripts as `opfuse` would run them: a run directory, its config.json, the shim on PYTHONPATH."""
+"""Runs scripts as `opfuse` does: a run directory with config.json, the shim on PYTHONPATH."""
 
 import json
 import os

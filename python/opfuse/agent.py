@@ -1,4 +1,4 @@
-"""What opfuse is inside the user's process: armed once torch is imported, out of the way at the end.
+"""opfuse inside the user's process: armed once torch is imported, out of the way at the end.
 
 The agent owns the state file, the step boundaries and the tuner, and stands between them and the
 user's program: whatever fails on our side rolls the code back, is said once, and ends us, not it.
@@ -15,7 +15,7 @@ from collections.abc import Generator
 from typing import Any
 
 from opfuse import fault, native
-from opfuse.boundary import Boundaries, NotTunable, StepSample, in_loader_worker
+from opfuse.boundary import Boundaries, NotTunable, StepSample
 from opfuse.state import State
 from opfuse.tuner import Tuner
 
@@ -49,8 +49,7 @@ class Agent:
     def start(self) -> None:
         import torch
 
-        self.state.data["torch"] = torch.__version__
-        self.state.data["threads"] = torch.get_num_threads()
+        self.state.data.update(torch=torch.__version__, threads=torch.get_num_threads())
         # A worker that never trains has no story of its own; its first step gives it one.
         self.state.silent = _is_spawned()
         fault.reach("arm")
@@ -68,6 +67,8 @@ class Agent:
             return
         self.state.silent = False
         self._describe(sample)
+        if sample.step == 1:
+            self.state.write()
         try:
             self._advance(sample)
         except Exception as error:
@@ -112,6 +113,7 @@ class Agent:
         self._run = self.tuner = None
         self._label = "plain"
         self.state.data["steps"].clear()
+        self.state.result.clear()
 
     def _on_trouble(self, error: Exception) -> None:
         step = self.boundaries.step
@@ -156,7 +158,7 @@ class Agent:
         """Original code and no recording. Each part is tried even if another one fails."""
         if self.tuner is None:
             return
-        for part in (self.tuner.switch.roll_back, self.tuner.abandon):
+        for part in (self.tuner.switch.roll_back, self.tuner.abandon, self.tuner.leave_ranks):
             try:
                 part()
             except Exception as error:
@@ -170,7 +172,9 @@ class Agent:
         root = self.boundaries.root
         data["model"] = {
             "root": type(root).__name__ if root is not None else "",
-            "batch": self.config.get("batch", -1) if self.config.get("batch", -1) > 0 else sample.batch,
+            "batch": self.config.get("batch", -1)
+            if self.config.get("batch", -1) > 0
+            else sample.batch,
         }
         self.state.add_step(
             {
@@ -185,21 +189,17 @@ class Agent:
     # The ends of the process
 
     def _forked(self) -> None:
-        """In a forked child. It has its own steps to make a story of, or it is a loader's worker."""
+        """In a forked child: it may have its own steps to tell of, or be a loader's worker."""
         try:
-            started = self._run is not None or self._over
             self.state.silent = True
-            if started:
+            if self._run is not None or self._over:
                 self._put_back()
             else:
-                self.state = State(self.run_dir)
-                self.state.silent = True
+                self.state.data["pid"] = os.getpid()
         except Exception:
             self._over = True
 
     def _at_exit(self) -> None:
-        if in_loader_worker():
-            return
         try:
             running = not self._over and self._run is not None
             if running:

@@ -10,12 +10,15 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import warnings
 import weakref
 import zlib
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from opfuse.switch import in_graph_task
 
@@ -50,7 +53,8 @@ class Hook:
         self._function = function
 
     def __call__(self, *arguments: Any) -> None:
-        self._function(*arguments)
+        if not torch.compiler.is_compiling():  # a compiler that traces us finds nothing
+            self._function(*arguments)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (nullcontext(), "__exit__")
@@ -94,15 +98,13 @@ class StepClock:
 
 
 def _tensors(value: Any, depth: int = 3) -> list[Any]:
-    import torch
-
     if isinstance(value, torch.Tensor):
         return [value]
     if depth == 0:
         return []
     if isinstance(value, dict):
         value = list(value.values())
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list | tuple):
         return [tensor for item in value for tensor in _tensors(item, depth - 1)]
     return []
 
@@ -118,6 +120,20 @@ def signature_of(arguments: Any) -> str:
 def batch_of(arguments: Any) -> int:
     """First dimension of the first tensor, -1 when there is none."""
     return next((int(t.shape[0]) for t in _tensors(arguments) if t.dim() > 0), -1)
+
+
+def uses_torch_compile() -> bool:
+    """True when torch.compile has captured something in this process."""
+    utilities = sys.modules.get("torch._dynamo.utils")
+    return utilities is not None and bool(utilities.counters.get("stats"))
+
+
+def synchronize_devices() -> None:
+    """Waits for what runs asynchronously, so that a step's time is its own."""
+    for name in ("cuda", "npu", "xpu"):
+        device = getattr(torch, name, None)
+        if device is not None and device.is_initialized():
+            device.synchronize()
 
 
 def in_loader_worker() -> bool:
@@ -157,6 +173,8 @@ class Boundaries:
         self._handles: dict[str, Any] = {}
         self._on_gradients: Callable[[], None] | None = None
         self._stopped = False
+        self._filter: Any = None
+        self.measuring = False
         self.before_first_forward: Callable[[], None] | None = None
 
     # What others ask
@@ -184,6 +202,7 @@ class Boundaries:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         self._handles["optimizer"] = register_optimizer_step_post_hook(self._optimizer_hook)
+        self._hide_from_compiler(True)
         self._watch_for_root()
 
     def stop(self, on_gradients: Callable[[], None] | None = None) -> None:
@@ -191,6 +210,7 @@ class Boundaries:
         first forward or optimizer step that wants gradients is to be told."""
         self._stopped = True
         self._on_gradients = on_gradients
+        self._hide_from_compiler(False)
         keep = ("root_pre", "optimizer") if on_gradients else ()
         for name in [name for name in self._handles if name not in keep]:
             self._remove(name)
@@ -227,6 +247,14 @@ class Boundaries:
 
     # Finding the root module
 
+    def _hide_from_compiler(self, hide: bool) -> None:
+        """torch.compile warns about global hooks; ours is gone before it could matter."""
+        if hide:
+            warnings.filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are gl")
+            self._filter = warnings.filters[0]
+        elif self._filter in warnings.filters:
+            warnings.filters.remove(self._filter)
+
     def _watch_for_root(self) -> None:
         from torch.nn.modules.module import register_module_forward_pre_hook
 
@@ -242,7 +270,7 @@ class Boundaries:
             return
         self._remove("any_pre")
         if type(module).__name__ in ("OptimizedModule", "RecursiveScriptModule"):
-            raise NotTunable(f"the model is already compiled ({type(module).__name__})")
+            raise NotTunable(f"the model is compiled: {type(module).__name__}")
         first_call = self.kind == "none" and self.step == 0 and not self._called
         if first_call:
             if self.before_first_forward is not None:
@@ -270,6 +298,7 @@ class Boundaries:
 
     def _adopt_root(self, module: Any) -> None:
         self._root = weakref.ref(module)
+        self._hide_from_compiler(False)
         self._handles["root_pre"] = module.register_forward_pre_hook(
             Hook(self._root_pre), with_kwargs=True
         )
@@ -281,8 +310,6 @@ class Boundaries:
         self._guard(lambda: self._forward_begins(arguments, keywords))
 
     def _forward_begins(self, arguments: Any, keywords: Any) -> None:
-        import torch
-
         if torch.is_grad_enabled() and self._on_gradients is not None:
             self._gradients_wanted()
             return
@@ -300,8 +327,6 @@ class Boundaries:
         self._guard(self._forward_ends)
 
     def _forward_ends(self) -> None:
-        import torch
-
         if torch.is_grad_enabled() or self._at_start:
             return
         if self.kind == "none" and self._optimizer is None:
@@ -318,9 +343,6 @@ class Boundaries:
             return
         if self._stopped:
             self._remove("optimizer")
-            return
-        if in_loader_worker():
-            self.stop()
             return
         if in_graph_task() or self._inside_backward:
             self._inside_backward = True
@@ -363,8 +385,15 @@ class Boundaries:
             tell()
 
     def _boundary(self) -> None:
+        if in_loader_worker():
+            self.stop()
+            return
         if threading.get_ident() != self._thread:
             raise NotTunable("steps run in several threads")
+        if uses_torch_compile():
+            raise NotTunable("the script compiles its model with torch.compile")
+        if self.measuring:
+            synchronize_devices()
         self.step += 1
         sample = self.clock.sample(self.step)
         self._on_step(sample)

@@ -1,4 +1,4 @@
-"""Faults on demand, for tests: OPFUSE_FAULT=<stage>:<raise|alloc> fails our own step of that name."""
+"""Faults on demand, for tests: OPFUSE_FAULT=<stage>:<raise|alloc> fails our step of that name."""
 
 from __future__ import annotations
 

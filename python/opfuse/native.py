@@ -20,7 +20,9 @@ class Native:
 
     def __init__(self, path: str) -> None:
         if not os.path.isfile(path):
-            raise NativeError(f"{path or 'libopfuse_torch.so'}: expected the library, found no file")
+            raise NativeError(
+                f"{path or 'libopfuse_torch.so'}: expected the library, found no file"
+            )
         try:
             library = ctypes.CDLL(path)
             self._call = library.opfuse_call

@@ -49,7 +49,7 @@ def describe_codes(codes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def storage_labels(
     root: torch.nn.Module | None, optimizer: torch.optim.Optimizer | None
 ) -> list[list[Any]]:
-    """[[storage pointer, "param:fc.weight"]] for parameters, buffers, gradients, optimizer state."""
+    """[[storage pointer, "param:fc.weight"]] for parameters, buffers, gradients and state."""
     labels: list[list[Any]] = []
     names: dict[int, str] = {}
     for name, tensor in root.named_parameters() if root is not None else ():
@@ -70,7 +70,7 @@ def _optimizer_state(optimizer: torch.optim.Optimizer | None) -> Iterator[tuple[
 
 
 def _label(labels: list[list[Any]], tensor: Any, text: str) -> None:
-    """Subclasses, sparse and meta tensors have no storage of that kind: they stay without a name."""
+    """Subclasses, sparse and meta tensors have no such storage: they stay without a name."""
     try:
         labels.append([tensor.untyped_storage()._cdata, text])
     except (AttributeError, NotImplementedError, RuntimeError, TypeError):

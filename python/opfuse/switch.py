@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
+import torch
+
 
 class SwitchRefused(RuntimeError):
     """Switching now would not be safe; the reason is the message."""
@@ -67,7 +69,9 @@ class Switch:
             raise SwitchRefused(f"{where}: the edited code closes over other names")
         unbound = set(edited.co_names) - set(original.co_names) - set(names)
         if unbound:
-            raise SwitchRefused(f"{where}: the edited code reads {sorted(unbound)[0]}, not bound here")
+            raise SwitchRefused(
+                f"{where}: the edited code reads {sorted(unbound)[0]}, not bound here"
+            )
         for function in functions:
             taken = [n for n, v in names.items() if function.__globals__.get(n, v) is not v]
             if taken:
@@ -118,8 +122,6 @@ class Switch:
 
 def in_graph_task() -> bool:
     """True when this thread runs inside a backward pass."""
-    import torch
-
     return torch._C._current_graph_task_id() != -1
 
 

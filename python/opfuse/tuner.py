@@ -9,24 +9,23 @@ The tuner speaks to the user in events, counts and costs, and keeps everything f
 
 from __future__ import annotations
 
-import contextlib
 import os
-import resource
-import statistics
-import sys
-import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from typing import Any
 
-from opfuse import distributed, fault, native, record
+from opfuse import distributed, fault, native, record, wording
 from opfuse.boundary import Boundaries, StepSample
+from opfuse.costs import Costs
 from opfuse.state import State
-from opfuse.switch import Switch, resolve
+from opfuse.switch import Switch, SwitchRefused, resolve
 
 Steps = Generator[str, StepSample, Any]
 
 _ATTEMPTS = 3
 _SEED = 1
+_BUSY_BOUNDARIES = 16
+_PROOF_IN_STEPS = 20
+_PROOF_AT_LEAST_S = 10.0
 
 
 class Done(Exception):
@@ -56,9 +55,9 @@ class Tuner:
         self._records: set[int] = set()
         self._codes: dict[int, Any] = {}
         self._facts: list[dict[str, Any]] = []
-        self._costs: dict[str, float] = {}
-        self._old: list[float] = []
+        self.costs = Costs(state.data["steps"])
         self._measuring = False
+        self._busy = 0
 
     # What the agent calls
 
@@ -69,8 +68,9 @@ class Tuner:
             yield from story[self.config["verb"]]()
         except Done as done:
             self._end(done)
+        except SwitchRefused as refused:
+            self._end(Done("refused", str(refused)))
         except distributed.CalledOff as off:
-            self.switch.set(False)
             self._end(Done("undecided", f"the ranks did not agree: {off}"))
 
     def abandon(self) -> None:
@@ -79,11 +79,16 @@ class Tuner:
             self._recording = False
             self.session.call("record_abandon")
 
+    def leave_ranks(self) -> None:
+        """Tells the other ranks that this one is out."""
+        if self.ranks is not None:
+            self.ranks.call_off(f"rank {self.ranks.rank} stopped")
+
     def interrupted(self) -> None:
         """The script ended first: what is known so far is the result."""
         if self._measuring:
             self._take_ab()
-        self._costs_so_far()
+        self.state.result["costs"] = self.costs.summary()
         step = self.boundaries.step
         reason = f"the script ended after {step} steps, before a decision"
         self.state.event(reason, step)
@@ -130,19 +135,19 @@ class Tuner:
         from opfuse import source
 
         try:
-            with self._stage("plan", "plan_s"):
+            with self.costs.stage("plan", "plan_s"):
                 plan = self.session.call("load_plan", path=self.config["plan"])
                 self._facts = [source.facts_of_entry(entry) for entry in plan["memory"]]
-        except native.NativeError as error:
+        except (native.NativeError, source.SourceRefused) as error:
             raise Done("refused", str(error)) from None
         self.state.result.update(plan=plan["plan"], diffs=plan["diffs"])
         self._load_edits(plan)
-        with self._stage("switch", ""):
+        with self.costs.stage("switch"):
             self.switch.set(True)
         self.state.event(f"plan {plan['hash']} applied before the first step", 0, "validating")
         for attempt in range(1, _ATTEMPTS + 1):
             recorded = yield from self._record("validate", values=False)
-            with self._stage("validate", "validate_s"):
+            with self.costs.stage("validate", "validate_s"):
                 verdict = self.session.call("validate", after=recorded)
             self.state.result["verdict"] = {"validation": {**verdict, "attempts": attempt}}
             if verdict["accepted"]:
@@ -162,11 +167,11 @@ class Tuner:
 
     def _record(self, label: str, values: bool) -> Steps:
         """Records the coming step; gives the record's number."""
-        with self._stage("record_start", ""):
+        with self.costs.stage("record_start"):
             self.session.call("record_start", values=values)
             self._recording = True
         sample: StepSample = yield label
-        with self._stage("record_stop", "record_stop_s"):
+        with self.costs.stage("record_stop", "record_stop_s"):
             self._recording = False
             answer = self.session.call("record_stop")
             number = answer["record"]
@@ -186,14 +191,12 @@ class Tuner:
             raise RuntimeError(f"step {sample.step}: recorded no operator")
         if answer.get("declined"):
             self.state.trouble(f"step {sample.step}: {'; '.join(answer['declined'])}")
-        self._costs[{"record": "record_s", "values": "values_s"}.get(label, "validate_step_s")] = (
-            sample.wall_s
-        )
+        self.costs.recorded_step(label, sample.wall_s)
         what = {"record": "recorded", "values": "recorded with values"}.get(label, "checked")
         text = f"step {sample.step} {what}: {answer['operators']:,} operators"
-        plain = self._plain_step()
+        plain = self.costs.plain_step()
         if plain > 0:
-            text += f", {sample.wall_s / plain:.2f}x {self._plain_name()}"
+            text += f", {sample.wall_s / plain:.2f}x {self.costs.plain_name()}"
         phase = {"record": "finding", "values": "proving"}.get(label, "validating")
         self.state.event(text, sample.step, phase)
 
@@ -203,7 +206,7 @@ class Tuner:
         names = {"ofr": f"step_{when}-{pid}.ofr", "trace": f"trace_{when}-{pid}.json"}
         paths = {k: os.path.join(self.state.directory, name) for k, name in names.items()}
         try:
-            with self._stage("report", "write_s"):
+            with self.costs.stage("report", "write_s"):
                 self.session.call("write_record", record=number, **paths)
         except fault.InjectedFault:
             raise
@@ -221,61 +224,53 @@ class Tuner:
         sites = self._find(before)
         self._write_record(before, "before")
         if not sites:
-            raise Done("nothing_found", "no chain of this step has a fused operator in the rulebook")
-        with self._stage("facts", "facts_s"):
+            raise Done(
+                "nothing_found", "no chain of this step has a fused operator in the rulebook"
+            )
+        with self.costs.stage("facts", "facts_s"):
             legal = [site for site in sites if not site.get("refusals")]
             self._facts = source.collect_facts(legal, self._codes)
         return self._ask_plan(before, self._facts)
 
     def _find(self, number: int) -> list[dict[str, Any]]:
-        with self._stage("find", "find_s"):
+        with self.costs.stage("find", "find_s"):
             found = self.session.call("find", record=number)
         self.state.result.update(found)
         return found["sites"]
 
     def _ask_plan(self, before: int, facts: list[dict[str, Any]]) -> dict[str, Any]:
-        with self._stage("plan", "facts_s"):
+        with self.costs.stage("plan", "facts_s"):
             plan = self.session.call("plan", record=before, facts=facts)
         self.state.result.update(plan=plan["plan"], diffs=plan["diffs"], sites=plan["sites"])
         for site in plan["sites"]:
-            self._say_site(site)
+            self.state.event(wording.site(site), self.boundaries.step)
         if not plan["memory"]:
-            reasons = sorted({_refusal(site) for site in plan["sites"]})
+            reasons = sorted({wording.refusal(site) for site in plan["sites"]})
             raise Done("refused", "; ".join(reasons) or "no site can be edited")
         return plan
-
-    def _say_site(self, site: dict[str, Any]) -> None:
-        calls = f"{site['calls']} call{'s' if site['calls'] != 1 else ''}"
-        now = site.get("source_now") or site["now"]
-        if site["status"] == "planned":
-            text = f"found {_where(site)}: {calls}, {now} -> {site['becomes']}"
-        else:
-            text = f"not replaced: {_where(site)}, {calls}: {_refusal(site)}"
-        self.state.event(text, self.boundaries.step)
 
     def _prove(self, before: int, values: int, plan: dict[str, Any]) -> dict[str, Any]:
         """Proves every planned site; a site that fails leaves the plan, the others stay."""
         plan = self._drop_absent(before, values, plan)
-        with self._stage("prove", "prove_s"):
-            verdict = self.session.call("prove", record=values)
+        with self.costs.stage("prove", "prove_s"):
+            verdict = self.session.call("prove", record=values, seconds=self._proof_seconds())
             self._forget(values)
         self.state.result["verdict"] = {"sites": verdict["sites"], "step": verdict["step"]}
         if not verdict["step"]["accepted"]:
             raise Done("refused", f"the step was not proved: {verdict['step']['reason']}")
         failed = {site["site"]: site["reason"] for site in verdict["sites"] if not site["accepted"]}
         plan = self._without(before, plan, failed)
-        captured = sum(site["captured_calls"] for site in verdict["sites"])
-        generated = sum(site["generated_cases"] for site in verdict["sites"])
-        text = (
-            f"proved the same function in fp64: {captured} recorded calls, {generated} generated "
-            f"inputs, forward and backward, in {self._costs['prove_s']:.2f} s"
-        )
+        text = wording.proof(verdict, self.costs["prove_s"])
         self.state.event(text, self.boundaries.step, "validating")
         return plan
 
+    def _proof_seconds(self) -> float:
+        """After this long the proof leaves out what only makes its floors better known."""
+        return max(_PROOF_AT_LEAST_S, _PROOF_IN_STEPS * self.costs.plain_step())
+
     def _drop_absent(self, before: int, values: int, plan: dict[str, Any]) -> dict[str, Any]:
         """A site that does not run in every step cannot be proved from the second record."""
-        with self._stage("find", "find_s"):
+        with self.costs.stage("find", "find_s"):
             there = {_site_key(s) for s in self.session.call("find", record=values)["sites"]}
         planned = [site for site in self.state.result["sites"] if site["status"] == "planned"]
         reason = f"it did not run again in step {self.boundaries.step}"
@@ -298,37 +293,35 @@ class Tuner:
         """Compiles the edited files; nothing runs differently yet."""
         from opfuse import source
 
-        with self._stage("facts", "facts_s"):
-            edits: dict[tuple[str, str], dict[str, Any]] = {}
+        with self.costs.stage("facts", "facts_s"):
+            facts = {(fact["file"], fact["qualname"]): fact for fact in self._facts}
+            entries: dict[tuple[str, str], list[dict[str, Any]]] = {}
             for entry in plan["memory"]:
-                edit = edits.setdefault((entry["file"], entry["qualname"]), {**entry, "names": {}})
-                edit["names"][entry["global_name"]] = resolve(entry["python_target"])
-            for (file, qualname), edit in edits.items():
-                facts = next(
-                    f for f in self._facts if (f["file"], f["qualname"]) == (file, qualname)
-                )
-                original, edited = source.prepare_code(facts, edit["text"])
-                self.switch.add(original, edited, edit["names"])
+                entries.setdefault((entry["file"], entry["qualname"]), []).append(entry)
+            try:
+                for place, group in entries.items():
+                    names = {e["global_name"]: resolve(e["python_target"]) for e in group}
+                    # The diff must be the program that runs; said of one operator at a time.
+                    same = (group[0]["source_text"], *names) if len(names) == 1 else ()
+                    codes = source.prepare_code(facts[place], group[0]["text"], *same)
+                    self.switch.add(*codes, names)
+            except source.SourceRefused as refused:
+                raise Done("refused", str(refused)) from None
 
     # Switching and measuring
 
     def _validate(self, before: int) -> Steps:
         """Runs one step with the new code, recorded: it must be the planned step."""
         for attempt in range(1, _ATTEMPTS + 1):
-            with self._stage("switch", ""):
+            with self.costs.stage("switch"):
                 self.switch.set(True)
             after = yield from self._record("validate", values=False)
             self.switch.set(False)
-            with self._stage("validate", "validate_s"):
+            with self.costs.stage("validate", "validate_s"):
                 verdict = self.session.call("validate", before=before, after=after)
             self.state.result["verdict"]["validation"] = {**verdict, "attempts": attempt}
             if verdict["accepted"]:
-                text = (
-                    f"the switched step is what was planned: {verdict['sites_replaced']} forward "
-                    f"and {verdict['backward_replaced']} backward chains replaced, "
-                    f"{verdict['operators_equal']:,} other operators unchanged"
-                )
-                self.state.event(text, self.boundaries.step, "measuring")
+                self.state.event(wording.validation(verdict), self.boundaries.step, "measuring")
                 return after
             self._forget(after)
         self._say_off(f"the switched step was not as planned: {verdict['reason']}")
@@ -336,9 +329,9 @@ class Tuner:
 
     def _measure(self) -> Steps:
         """Old and new in random order until the session has decided."""
-        with self._stage("measure", ""):
+        with self.costs.stage("measure"):
             self.session.call("ab_open", seed=_SEED)
-        self._measuring = True
+        self._measuring = self.boundaries.measuring = True
         begin = self.boundaries.step
         while True:
             coming = self.session.call("ab_next")
@@ -346,24 +339,35 @@ class Tuner:
             if self._decided(done, coming["outcome"]):
                 break
             replaced = self._side(coming, self.boundaries.step - begin)
-            self.switch.set(replaced)
-            sample: StepSample = yield "new" if replaced else "old"
+            usable = self._try_switch(replaced)
+            sample: StepSample = yield ("new" if self.switch.on else "old")
             fault.reach("measure")
-            if not done:
+            if not usable:
+                self.session.call("ab_discard")
+            elif not done:
                 self._add(sample, replaced)
                 self._show_progress()
         self._take_ab()
         outcome = self.state.result["ab"]["outcome"]
-        with self._stage("switch", ""):
+        with self.costs.stage("switch"):
             self.switch.set(outcome == "tuned")
-        raise Done(outcome, self._ratio_text())
+        raise Done(outcome, wording.ratio(self.state.result["ab"]))
+
+    def _try_switch(self, replaced: bool) -> bool:
+        """False when the code runs just now, in another thread: then this step does not count."""
+        try:
+            self.switch.set(replaced)
+        except SwitchRefused as refused:
+            self._busy += 1
+            if self._busy > _BUSY_BOUNDARIES:
+                raise Done("undecided", str(refused)) from None
+            return False
+        return True
 
     def _add(self, sample: StepSample, replaced: bool) -> None:
         if sample.forwards == 0 and self.boundaries.kind == "root":
             self.session.call("ab_discard")
             return
-        if not replaced:
-            self._old.append(sample.wall_s)
         self.session.call(
             "ab_add",
             replaced=replaced,
@@ -388,20 +392,11 @@ class Tuner:
         )
 
     def _take_ab(self) -> None:
-        self._measuring = False
+        self._measuring = self.boundaries.measuring = False
         ab = self.session.call("ab_state")
         if self.ranks is not None and self.ranks.value("end"):
             ab["outcome"] = self.ranks.value("end")
         self.state.result["ab"] = ab
-
-    def _ratio_text(self) -> str:
-        ab = self.state.result["ab"]
-        shown = next((ab[k] for k in ("headline_wall", "choosing") if ab[k]["pairs"] > 0), None)
-        if shown is None:
-            return "no two steps could be compared"
-        low, high = (shown[k] for k in ("low", "high"))
-        interval = f" [{low:.2f}, {high:.2f}]" if high is not None else ""
-        return f"old / new = {shown['ratio']:.2f}x{interval} over {shown['pairs']} pairs of steps"
 
     # The ranks
 
@@ -427,7 +422,7 @@ class Tuner:
         return bool(first ^ second)
 
     def _decided(self, done: bool, outcome: str) -> bool:
-        """Is it over before the coming step? With ranks rank 0 decides, for the same step of all."""
+        """Is it over before the coming step? With ranks, rank 0 says so, for all at one step."""
         if self.ranks is None:
             return done
         if self.ranks.rank == 0 and done and not self.ranks.value("end"):
@@ -443,79 +438,22 @@ class Tuner:
         for site in self.state.result.get("sites", []):
             if site.get("status") == "planned" and self.state.result.get("ab"):
                 site["kept"] = kept
-        self._costs_so_far()
+        self.state.result["costs"] = self.costs.summary()
         if self.ranks is not None and done.outcome in ("nothing_found", "refused", "failed"):
             self.ranks.call_off(f"rank {self.ranks.rank}: {done.reason}")
-        if not self.switch.on:
+        if not kept:
             self.switch.roll_back()
         self.needs_gradient_guard = self.switch.on and self.boundaries.inference
         self.ends_script = bool(self.config.get("once")) and self.config["verb"] == "tune"
-        text = {
-            "tuned": f"kept: {done.reason}",
-            "not_faster": f"not faster, the original code is back: {done.reason}",
-            "undecided": f"undecided, the original code runs: {done.reason}",
-            "nothing_found": f"nothing found: {done.reason}",
-            "refused": f"nothing replaced: {done.reason}",
-        }.get(done.outcome, done.reason)
+        text = wording.end(done.outcome, done.reason)
         self.state.event(text, step, "tuned" if kept else "off")
         self.state.finish(done.outcome, done.reason)
 
     def _say_off(self, text: str) -> None:
         self.state.event(f"{text}; the original code is back", self.boundaries.step)
 
-    # Costs
-
-    @contextlib.contextmanager
-    def _stage(self, stage: str, cost: str) -> Iterator[None]:
-        """One of our own steps: a place for faults, and its time when `cost` names it."""
-        fault.reach(stage)
-        begin = time.perf_counter()
-        yield
-        if cost:
-            self._costs[cost] = self._costs.get(cost, 0.0) + time.perf_counter() - begin
-
-    def _plain_step(self) -> float:
-        """The time of a step without us: of the old side once it was measured."""
-        if self._old:
-            return statistics.median(self._old)
-        plain = [row["wall"] for row in self.state.data["steps"] if row["side"] == "plain"]
-        return plain[-1] if plain else 0.0
-
-    def _plain_name(self) -> str:
-        plain = [row["step"] for row in self.state.data["steps"] if row["side"] == "plain"]
-        return "a plain step" if self._old or not plain else f"step {plain[-1]}"
-
-    def _costs_so_far(self) -> None:
-        plain = self._plain_step()
-        steps = ("record_s", "values_s", "validate_step_s")
-        extra = sum(max(self._costs[s] - plain, 0.0) for s in steps if s in self._costs)
-        ours = sum(value for name, value in self._costs.items() if name not in steps)
-        costs = {name: round(value, 6) for name, value in self._costs.items()}
-        costs["plain_step_s"] = round(plain, 6)
-        costs["total_in_plain_steps"] = round((extra + ours) / plain, 2) if plain > 0 else None
-        kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        costs["memory_peak_mb"] = round(kilobytes / (2**20 if sys.platform == "darwin" else 1024), 1)
-        self.state.result["costs"] = costs
-
-
-def _where(site: dict[str, Any]) -> str:
-    """"silu at utils.py:80 (via :67)": the place that is edited, and the chain's own."""
-    name = os.path.basename(site["file"])
-    text = f"{site['rule']} at {name}:{site['line']}"
-    chain = os.path.basename(site.get("chain_file", site["file"])), site.get("chain_line")
-    if chain[1] is None or chain == (name, site["line"]):
-        return text
-    return f"{text} (via {'' if chain[0] == name else chain[0]}:{chain[1]})"
-
 
 def _site_key(site: dict[str, Any]) -> tuple[Any, ...]:
     """What makes a site the same in two records."""
     stack = [(p["file"], p["line"], p["column"]) for p in site["stack"]]
     return site["rule"], site["function_class"], *stack
-
-
-def _refusal(site: dict[str, Any]) -> str:
-    refusal = site.get("refusal") or {}
-    return str(refusal.get("reason") or "refused without a reason")
-
-

@@ -80,26 +80,36 @@ class SessionDouble:
         return {"operators": 100, "near_misses": [], "sites": [self.site(code)] if code else []}
 
     def site(self, code):
-        text = Path(code.co_filename).read_text()
-        line = text[: text.index(SETTINGS["chain"])].count("\n") + 1
-        position = {"file": code.co_filename, "function": code.co_name, "line": line, "code": 0,
-                    "end_line": line, "column": 15, "end_column": 35}  # fmt: skip
+        before, chain, _ = Path(code.co_filename).read_text().partition(SETTINGS["chain"])
+        line, begin = before.count("\n") + 1, len(before) - before.rindex("\n") - 1
+        inner = chain.index("torch.sigmoid")
+
+        def operation(op, column):
+            position = {"file": code.co_filename, "function": code.co_name, "line": line,
+                        "code": 0, "end_line": line, "column": column,
+                        "end_column": begin + len(chain)}  # fmt: skip
+            return {"op": op, "stack": [position]}
+
+        operations = [operation("aten.sigmoid", begin + inner), operation("aten.mul.Tensor", begin)]
         return {"id": 0, "rule": "silu", "calls": 1, "file": code.co_filename, "line": line,
-                "stack": [position], "operations": [], "refusals": [], "now": "x*sigmoid(x)",
-                "becomes": "F.silu(x)", "function_class": ""}  # fmt: skip
+                "stack": operations[0]["stack"], "operations": operations, "refusals": [],
+                "now": "sigmoid, mul", "becomes": "F.silu(x)", "function_class": ""}  # fmt: skip
 
     def plan(self, record, facts):
         code = self.code()
+        (fact,) = facts
+        assert fact["source_matches"] and fact["span_kind"] == "expression", fact
         text = Path(code.co_filename).read_text()
         edited = text.replace(SETTINGS["chain"], "_opfuse_silu(x)", 1)
         memory = {"file": code.co_filename, "module": "models", "qualname": SETTINGS["qualname"],
-                  "text": edited, "global_name": "_opfuse_silu",
+                  "text": edited, "source_text": edited.replace("_opfuse_silu", "F.silu"),
+                  "global_name": "_opfuse_silu",
                   "python_target": "torch.nn.functional.silu"}  # fmt: skip
         site = {**self.site(code), "status": "planned", "refusal": None}
         return {"plan": {"version": 1}, "hash": plan_hash(),
-                "memory": [memory] if facts else [], "diffs": [], "sites": [site]}  # fmt: skip
+                "memory": [memory], "diffs": [], "sites": [site]}  # fmt: skip
 
-    def prove(self, record):
+    def prove(self, record, seconds):
         reason = SETTINGS["reject_proof"]
         site = {"site": 0, "accepted": not reason, "reason": reason, "captured_calls": 1,
                 "generated_cases": 10}  # fmt: skip
@@ -108,8 +118,9 @@ class SessionDouble:
     def validate(self, before, after):
         self.validations += 1
         accepted = self.validations > SETTINGS["refuse_validations"]
+        reason = "" if accepted else "aten.relu at models.py:1"
         return {"accepted": accepted, "operators_equal": 98, "sites_replaced": 1,
-                "backward_replaced": 1, "reason": "" if accepted else "aten.relu at models.py:1"}  # fmt: skip
+                "backward_replaced": 1, "reason": reason}  # fmt: skip
 
     def ab_open(self, seed):
         return {}
@@ -146,27 +157,8 @@ def plan_hash():
     return "0123456789abcde" + rank
 
 
-def facts_double(sites, codes):
-    return [
-        {"site": s["id"], "file": s["file"], "qualname": SETTINGS["qualname"], "code": codes[0]}
-        for s in sites
-    ]
-
-
-def prepare_double(facts, text):
-    original = facts["code"]
-    todo = [compile(text, facts["file"], "exec")]
-    while todo:
-        code = todo.pop()
-        if code.co_name == "forward" and code.co_firstlineno == original.co_firstlineno:
-            return original, code
-        todo += [c for c in code.co_consts if hasattr(c, "co_code")]
-    raise AssertionError("the edited code was not found")
-
-
 def put_in_place():
     import importlib.util
-    import types
 
     folder = Path(os.environ["OPFUSE_PYTHON_DIR"]) / "opfuse"
     spec = importlib.util.spec_from_file_location("opfuse", folder / "__init__.py")
@@ -174,9 +166,6 @@ def put_in_place():
     spec.loader.exec_module(package)
     native = importlib.import_module("opfuse.native")
     native.load = lambda path, config: SessionDouble()
-    source = types.ModuleType("opfuse.source")
-    source.collect_facts, source.prepare_code = facts_double, prepare_double
-    sys.modules["opfuse.source"] = package.source = source
 
 
 if os.environ.get("OPFUSE_PYTHON_DIR"):

@@ -232,6 +232,17 @@ def counting():
     return model
 
 
+def compiled(in_place=False):
+    model = mlp()
+    if in_place:
+        model.compile(backend="eager", fullgraph=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    runs = model if in_place else torch.compile(model, backend="eager", fullgraph=True)
+    for _ in range(STEPS):
+        one_step(runs, optimizer)
+    return model
+
+
 def saves_itself():
     """Copies and pickles the model in every step, as some checkpoints and averages do."""
     import copy
@@ -321,13 +332,23 @@ def report(model):
         json.dump(content, file)
 
 
+def fork_trainer():
+    """The training runs in a forked child."""
+    process = torch.multiprocessing.get_context("fork").Process(target=lambda: report(plain()))
+    process.start()
+    process.join()
+    return mlp()
+
+
 HABITS = {
-    **{f.__name__: f for f in (plain, fails_first, full_disk, fails_in_the_middle, own_hook_raises,
-       inference, global_hook_after_ours, inference_then_training, by_hand, gan, in_backward, accumulation,
-       scaler, variable_batch, counting, saves_itself, ddp)},
+    name: value
+    for name, value in list(globals().items())
+    if callable(value) and getattr(value, "__module__", "") == "__main__"
+} | {
     "loader_fork": lambda: loader("fork"),
     "loader_spawn": lambda: loader("spawn"),
-}  # fmt: skip
+    "compiled_in_place": lambda: compiled(in_place=True),
+}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -30,19 +30,26 @@ def _note(run_dir, phase, trouble=""):
     started = list(getattr(sys, "orig_argv", arguments))
     if any("multiprocessing" in argument for argument in started[1:]):
         return  # workers of a process that has its own note
-    path = os.path.join(run_dir, "state", "process-%d.json" % os.getpid())
-    text = (
-        '{"version":1,"pid":%d,"argv":[%s],"script":%s,"rank":null,"world_size":1,"python":"%s",'
-        '"phase":"%s","finished":false,"events":[],"progress":null,"steps":[],"outcome":null,'
-        '"reason":"","trouble":[%s],"result":{}}\n'
-    ) % (
-        os.getpid(),
-        ",".join(map(_quoted, arguments)),
-        _quoted(os.path.basename(arguments[0])),
-        "%d.%d.%d" % sys.version_info[:3],
-        phase,
-        _quoted(trouble) if trouble else "",
-    )
+    path = os.path.join(run_dir, "state", f"process-{os.getpid()}.json")
+    fields = {
+        "version": "1",
+        "pid": str(os.getpid()),
+        "argv": "[" + ",".join(map(_quoted, arguments)) + "]",
+        "script": _quoted(os.path.basename(arguments[0])),
+        "rank": "null",
+        "world_size": "1",
+        "python": _quoted(".".join(map(str, sys.version_info[:3]))),
+        "phase": _quoted(phase),
+        "finished": "false",
+        "events": "[]",
+        "progress": "null",
+        "steps": "[]",
+        "outcome": "null",
+        "reason": '""',
+        "trouble": f"[{_quoted(trouble) if trouble else ''}]",
+        "result": "{}",
+    }
+    text = "{" + ",".join(f'"{name}":{value}' for name, value in fields.items()) + "}\n"
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path + ".tmp", "w") as file:
@@ -65,11 +72,11 @@ def _arm(run_dir):
         agent = importlib.import_module("opfuse.agent")
         agent.arm(run_dir)
     except Exception as error:
-        _note(run_dir, "off", "not armed: %s: %s" % (type(error).__name__, error))
+        _note(run_dir, "off", f"not armed: {type(error).__name__}: {error}")
 
 
 class _TorchFinder:
-    """Finds `torch` with the finders that would have found it, and arms when it has been executed."""
+    """Finds `torch` as it would be found without us, and arms when it has been executed."""
 
     def __init__(self, run_dir):
         self.run_dir = run_dir
