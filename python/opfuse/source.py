@@ -401,7 +401,7 @@ def _code_difference(memory: ast.Module, source: ast.Module, name: str, callees:
                 return callee if node.id == name else node
 
         memory = Rename().visit(memory)
-    # The compiler treats names that are imported at the top in another way: the same imports for both.
+    # The compiler calls names imported at the top in another way: the same imports for both.
     imports = [node for node in source.body if isinstance(node, _IMPORTS)]
     for tree in (memory, source):
         tree.body = imports + [node for node in tree.body if not isinstance(node, _IMPORTS)]
