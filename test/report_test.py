@@ -95,7 +95,8 @@ def swish_place(page: Page) -> tuple[float, float]:
     place = page.evaluate(
         """(() => {
           const t = opfuseTimeline, step = t.steps[0];
-          const id = step.calls.map((c) => c.forward[0]).sort((a, b) => step.dur[b] - step.dur[a])[0];
+          const calls = step.calls.map((c) => c.forward[0]);
+          const id = calls.sort((a, b) => step.dur[b] - step.dur[a])[0];
           const middle = step.start[id] + step.dur[id] / 2;
           return {x: t.xOf(middle), y: t.laneOf(step, id).y + 9};
         })()"""

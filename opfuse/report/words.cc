@@ -269,7 +269,7 @@ std::vector<std::string> next_steps(const Report& report) {
       break;
     case Outcome::kFailed:
       steps.push_back("Check the installation: `opfuse doctor`.");
-      steps.push_back("What happened is listed under trouble; state/ in " + dir + " has the rest.");
+      steps.push_back("What the processes wrote lies in " + dir + "/state.");
       break;
     case Outcome::kRecorded:
       steps.push_back("Look at " + dir +

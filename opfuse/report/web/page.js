@@ -68,7 +68,7 @@ function conditions(report) {
   const {run, step, machine, versions} = report;
   const workers = Math.max(1, run.processes - run.launchers);
   const facts = [
-    ["model", [step.root, step.batch > 0 ? `batch ${formatCount(step.batch)}` : "batch unknown",
+    ["model", [step.root, step.batch > 0 ? `batch ${formatCount(step.batch)}` : step.root && "batch unknown",
       step.boundary_name ? `step = ${step.boundary_name}` : step.boundary_kind === "root" ? "step = forward" : "",
       step.operators > 0 ? plural(step.operators, "operator") : ""]],
     ["processes", [workers > 1 ? plural(workers, "process") : "1 process", run.threads > 0 ? plural(run.threads, "thread") : "",
@@ -83,13 +83,29 @@ function conditions(report) {
 // The diff, or what stands in its place when there is none.
 function evidence(report, steps) {
   if (report.diffs.length) return report.diffs.map(diffBlock);
-  if (report.trouble.length && ["failed", "ended_early", "not_armed"].includes(report.outcome)) return null;
+  if (["failed", "ended_early", "not_armed", "running"].includes(report.outcome)) return progressList(report);
   const refused = report.sites.filter((s) => s.refusal);
-  if (refused.length) return reasonList("Why nothing was changed", refused.map((s) => [`${baseName(s.file)}:${s.line}`, s.refusal.reason]));
-  if (report.near_misses.length)
-    return reasonList("What came near", report.near_misses.slice(0, 4).map((m) => [m.file ? `${baseName(m.file)}:${m.line}` : m.rule, m.reason]));
-  if (report.outcome === "nothing_found" && steps.length) return busiest(steps[0]);
-  return null;
+  if (refused.length) return reasonList("Why nothing was changed", refused.map((s) => [placeText(s), s.refusal.reason]));
+  if (report.sites.length) return reasonList("What was tried", report.sites.map((s) => [placeText(s), triedText(report, s)]));
+  if (report.outcome === "nothing_found" && report.near_misses.length)
+    return reasonList("What came near", report.near_misses.slice(0, 4).map((m) => [m.file ? placeText(m) : m.rule, m.reason]));
+  return steps.length ? busiest(steps[0]) : null;
+}
+
+const placeText = (what) => `${baseName(what.file)}:${what.line}`;
+
+function triedText(report, site) {
+  const proof = report.verdict.sites.find((v) => v.site === site.id);
+  const state = site.kept === null ? "not measured" : site.kept ? "kept" : "not kept: the interval does not lie above 1";
+  return [el("code", {}, site.now), " → ", el("code", {}, site.becomes),
+    `, ${plural(site.calls, "call")} a step, ${proof ? (proof.accepted ? `proved (${site.equivalence})` : "refused by the proof") : "not proved"}, ${state}`];
+}
+
+// How far a run came that ended without a verdict.
+function progressList(report) {
+  if (!report.events.length) return null;
+  return el("div", {class: "card"}, el("h2", {class: "small"}, "How far it came"),
+    el("ol", {class: "plain"}, report.events.slice(-5).map((e) => el("li", {}, el("span", {class: "note"}, `step ${e.step}: `), e.text))));
 }
 
 function reasonList(title, reasons) {

@@ -96,7 +96,7 @@ class Timeline {
       el("span", {class: "group"},
         button("Next call", "Next call of a replaced chain (c)", () => this.nextCall(1))),
       this.search, this.found,
-      button("?", "Keys", () => this.toggleHelp()));
+      el("span", {class: "group last"}, button("?", "Keys", () => this.toggleHelp())));
     this.panel = el("div", {class: "timeline-panel", "aria-live": "polite"});
     host.append(this.bar, this.help, this.stage, this.panel);
     this.draw2d = this.canvas.getContext("2d", {alpha: false});
@@ -253,8 +253,9 @@ class Timeline {
         i++;
         continue;
       }
-      // Everything that starts within this pixel becomes one mark.
-      const next = Math.max(i + 1, step.firstFrom(lane, start + perPixel, i + 1));
+      // Everything short that starts within this pixel becomes one mark; only the last can be long.
+      let next = Math.max(i + 1, step.firstFrom(lane, start + perPixel, i + 1));
+      if (next > i + 1 && step.dur[lane.ids[next - 1]] >= perPixel) next--;
       this.drawMerged(g, lane, i, next);
       i = next;
     }
@@ -263,8 +264,7 @@ class Timeline {
   drawMerged(g, lane, first, next) {
     const {step} = lane;
     const ids = lane.ids;
-    let last = next - 1;
-    const end = Math.max(step.end(ids[last]), step.end(ids[first]));
+    const end = step.end(ids[next - 1]);
     const x = this.xOf(step.start[ids[first]]);
     const marked = lane.marked[next] > lane.marked[first];
     const found = this.matches.length && hasAny(this.matched[step.index], ids, first, next);
@@ -537,7 +537,7 @@ class Timeline {
       const own = s === step ? name : s.strings.indexOf(step.nameOf(id));
       for (let i = 0; i < s.count; i++) if (s.name[i] === own) ids.push(i);
       const sum = sumByName([[s, ids]])[0] || {count: 0, wall: 0, self: 0};
-      return [`all in ${sideTitle(s.title).toLowerCase()}`, num(formatNs(sum.wall)), num(formatNs(sum.self)),
+      return [`all in ${sideTitle(s.title).toLowerCase()}`, num(sum.count ? formatNs(sum.wall) : "–"), num(sum.count ? formatNs(sum.self) : "–"),
         num(sum.count ? formatNs(sum.wall / sum.count) : "–"), num(formatCount(sum.count))];
     });
     rows.unshift(["this one", num(formatNs(step.dur[id])), num(formatNs(step.self[id])), num(formatNs(step.dur[id])), num("1")]);
