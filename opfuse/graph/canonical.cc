@@ -1,0 +1,392 @@
+#include "opfuse/graph/canonical.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "opfuse/graph/effects.h"
+#include "opfuse/graph/schema.h"
+#include "opfuse/trace/event_table.h"
+
+namespace opfuse::graph {
+namespace {
+
+class Canonicalizer;
+
+// Rows that drop a node return the operand that it equals; the others change the node in place.
+using Drop = std::optional<int> (*)(const Canonicalizer&, const Node&);
+using Change = bool (*)(Canonicalizer&, Node&);
+
+struct Row {
+  CanonicalRow text;
+  std::vector<std::string_view> ops;  // operators that the row looks at
+  Drop drop = nullptr;
+  Change change = nullptr;
+};
+
+const std::vector<Row>& rows();
+
+class Canonicalizer {
+ public:
+  explicit Canonicalizer(const Graph& graph) : in_(graph) {
+    out_.graph.values = graph.values;
+    out_.graph.storages = graph.storages;
+    out_.graph.scopes = graph.scopes;
+    out_.stands_in.resize(graph.values.size());
+    for (size_t i = 0; i < graph.values.size(); ++i) out_.stands_in[i] = static_cast<ValueId>(i);
+    out_.drop_rows.resize(graph.values.size());
+    written_.resize(graph.storages.size());
+    for (const Node& node : graph.nodes)
+      for (ValueId value : node.writes)
+        if (graph.values[value].storage != kNone) written_[graph.values[value].storage] = true;
+    index_rows();
+  }
+
+  CanonicalForm run() {
+    std::vector<NodeId> place(in_.nodes.size(), kNone);
+    out_.graph.nodes.reserve(in_.nodes.size());
+    for (NodeId id = 0; id < static_cast<NodeId>(in_.nodes.size()); ++id) {
+      if (add(id)) place[id] = static_cast<NodeId>(out_.graph.nodes.size() - 1);
+    }
+    for (Value& value : out_.graph.values)
+      if (value.producer != kNone) value.producer = place[value.producer];
+    for (ValueId result : in_.results)
+      out_.graph.results.push_back(result == kNone ? kNone : out_.stands_in[result]);
+    index_users(&out_.graph);
+    return std::move(out_);
+  }
+
+  const Value& value(ValueId id) const { return out_.graph.values[id]; }
+  const TensorMeta& meta(const Node& node, int input) const {
+    static const TensorMeta kUnknownMeta;
+    ValueId id = operand(node, input);
+    return id == kNone ? kUnknownMeta : value(id).meta;
+  }
+  static ValueId operand(const Node& node, int input) {
+    const Input& argument = node.inputs[input];
+    return argument.kind == InputKind::kTensor ? argument.values[0] : kNone;
+  }
+  // A Python number in a tensor's place, or a Scalar argument.
+  std::optional<double> constant(const Node& node, int input) const {
+    const Input& argument = node.inputs[input];
+    if (argument.kind == InputKind::kAttr) {
+      if (auto* d = std::get_if<double>(&argument.attr)) return *d;
+      if (auto* i = std::get_if<int64_t>(&argument.attr)) return static_cast<double>(*i);
+      return std::nullopt;
+    }
+    const TensorMeta& m = meta(node, input);
+    return (m.flags & trace::kWrappedNumber) != 0 ? m.number : std::nullopt;
+  }
+  bool storage_is_written(const Node& node, int input) const {
+    ValueId id = operand(node, input);
+    int32_t storage = id == kNone ? kNone : value(id).storage;
+    return storage == kNone || written_[storage];
+  }
+  bool result_is_floating(const Node& node) const {
+    return node.outputs.size() == 1 && node.outputs[0] != kNone &&
+           is_floating(value(node.outputs[0]).meta.dtype);
+  }
+  // Both are known and equal: dtype, device and shape.
+  bool same_kind(const Node& node, int input) const {
+    if (node.outputs.size() != 1 || node.outputs[0] == kNone) return false;
+    const TensorMeta& a = meta(node, input);
+    const TensorMeta& b = value(node.outputs[0]).meta;
+    return a.dtype != DType::kUnknown && a.dtype == b.dtype && a.device == b.device &&
+           a.shape_known == b.shape_known && a.shape == b.shape;
+  }
+
+  ValueId literal(double number, bool integral) {
+    Value result;
+    result.meta.dtype = integral ? DType::kI64 : DType::kF64;
+    result.meta.shape_known = true;
+    result.meta.device = 0;
+    result.meta.flags = trace::kWrappedNumber;
+    result.meta.number = number;
+    out_.graph.values.push_back(std::move(result));
+    return static_cast<ValueId>(out_.graph.values.size() - 1);
+  }
+
+  // Gives the node another operator over these tensors; further arguments get their defaults.
+  bool become(Node* node, std::string_view op, std::vector<ValueId> tensors) const {
+    const Schema* schema = SchemaTable::builtin().find(op);
+    if (!schema) return false;
+    std::vector<Input> inputs;
+    for (size_t i = 0; i < schema->arguments.size(); ++i) {
+      Input input;
+      if (i < tensors.size()) {
+        input.kind = InputKind::kTensor;
+        input.values = {tensors[i]};
+      } else {
+        input.attr = schema->arguments[i].default_value;
+      }
+      inputs.push_back(std::move(input));
+    }
+    node->op = op;
+    node->schema = schema;
+    node->inputs = std::move(inputs);
+    return true;
+  }
+
+  // Argument `input` as a tensor: a Scalar becomes a wrapped number.
+  ValueId as_tensor(const Node& node, int input) {
+    if (node.inputs[input].kind == InputKind::kTensor) return operand(node, input);
+    bool integral = std::holds_alternative<int64_t>(node.inputs[input].attr);
+    return literal(*constant(node, input), integral);
+  }
+
+ private:
+  void index_rows() {
+    for (size_t i = 0; i < rows().size(); ++i)
+      for (std::string_view op : rows()[i].ops) by_op_[op].push_back(static_cast<int>(i));
+  }
+
+  bool add(NodeId id) {
+    Node node = in_.nodes[id];
+    node.positions.clear();
+    for (Input& input : node.inputs)
+      for (ValueId& value : input.values)
+        if (value != kNone) value = out_.stands_in[value];
+    RowSet used = 0;
+    for (bool again = true; again;) {
+      again = false;
+      auto it = by_op_.find(node.op);
+      if (it == by_op_.end()) break;
+      for (int row : it->second) {
+        if (const Drop drop = rows()[row].drop) {
+          std::optional<int> equal = drop(*this, node);
+          if (!equal) continue;
+          dropped(node, *equal, used | (RowSet{1} << row));
+          return false;
+        }
+        if (!rows()[row].change(*this, node)) continue;
+        used |= RowSet{1} << row;
+        again = true;
+        break;
+      }
+    }
+    out_.graph.nodes.push_back(std::move(node));
+    out_.origin.push_back(id);
+    out_.rows.push_back(used);
+    return true;
+  }
+
+  void dropped(const Node& node, int input, RowSet used) {
+    ValueId output = node.outputs[0];
+    out_.stands_in[output] = operand(node, input);
+    out_.drop_rows[output] = used;
+  }
+
+  const Graph& in_;
+  CanonicalForm out_;
+  std::vector<bool> written_;  // by storage
+  std::unordered_map<std::string_view, std::vector<int>> by_op_;
+};
+
+bool is_one_tensor_result(const Node& node) {
+  return node.outputs.size() == 1 && node.outputs[0] != kNone && !node.inputs.empty() &&
+         node.inputs[0].kind == InputKind::kTensor && node.inputs[0].values[0] != kNone &&
+         node.outputs[0] != node.inputs[0].values[0];
+}
+
+std::optional<int> drop_alias(const Canonicalizer&, const Node& node) {
+  if (!is_one_tensor_result(node)) return std::nullopt;
+  return 0;
+}
+
+// Dropping a copy is right while nobody writes what was copied.
+std::optional<int> drop_copy(const Canonicalizer& c, const Node& node) {
+  if (!is_one_tensor_result(node) || !c.same_kind(node, 0) || c.storage_is_written(node, 0))
+    return std::nullopt;
+  if (c.value(node.outputs[0]).meta.strides != c.meta(node, 0).strides) return std::nullopt;
+  return 0;
+}
+
+std::optional<int> drop_times_one(const Canonicalizer& c, const Node& node) {
+  if (!is_one_tensor_result(node) || c.constant(node, 1) != 1.0 || !c.result_is_floating(node))
+    return std::nullopt;
+  if (!c.same_kind(node, 0) || c.storage_is_written(node, 0)) return std::nullopt;
+  return 0;
+}
+
+// aten.mul_.Tensor -> aten.mul.Tensor; the node keeps what it writes.
+bool out_of_place(Canonicalizer&, Node& node) {
+  size_t dot = node.op.find('.', 5);
+  std::string base = node.op.substr(0, dot);
+  std::string op =
+      base.substr(0, base.size() - 1) + (dot == std::string::npos ? "" : node.op.substr(dot));
+  const Schema* schema = SchemaTable::builtin().find(op);
+  if (!schema || schema->arguments.size() != node.inputs.size()) return false;
+  node.op = op;
+  node.schema = schema;
+  return true;
+}
+
+bool tensor_overload(Canonicalizer& c, Node& node) {
+  if (!c.constant(node, 1)) return false;
+  std::vector<Input> rest(node.inputs.begin() + 2, node.inputs.end());
+  std::string op = node.op.substr(0, node.op.rfind('.')) + ".Tensor";
+  if (!c.become(&node, op, {c.operand(node, 0), c.as_tensor(node, 1)})) return false;
+  std::copy(rest.begin(), rest.end(), node.inputs.begin() + 2);
+  return true;
+}
+
+bool reversed_subtraction(Canonicalizer& c, Node& node) {
+  bool scalar = node.op == "aten.rsub.Scalar";
+  if (scalar && !c.constant(node, 1)) return false;
+  Attr alpha = node.inputs[2].attr;
+  if (!(alpha == Attr{int64_t{1}} || alpha == Attr{1.0})) return false;
+  return c.become(&node, "aten.sub.Tensor", {c.as_tensor(node, 1), c.operand(node, 0)});
+}
+
+bool is_default_alpha(const Node& node) {
+  return node.inputs[2].attr == Attr{int64_t{1}} || node.inputs[2].attr == Attr{1.0};
+}
+
+bool minus_constant(Canonicalizer& c, Node& node) {
+  std::optional<double> number = c.constant(node, 1);
+  if (!number || c.constant(node, 0) || !is_default_alpha(node) || !c.result_is_floating(node))
+    return false;
+  bool integral = c.meta(node, 1).dtype == DType::kI64;
+  return c.become(&node, "aten.add.Tensor", {c.operand(node, 0), c.literal(-*number, integral)});
+}
+
+bool is_power_of_two(double value) {
+  int exponent;
+  return std::isfinite(value) && value != 0 && std::abs(std::frexp(value, &exponent)) == 0.5 &&
+         std::abs(exponent) < 100;
+}
+
+template <bool power_of_two>
+bool div_constant(Canonicalizer& c, Node& node) {
+  std::optional<double> number = c.constant(node, 1);
+  if (!number || c.constant(node, 0) || !c.result_is_floating(node)) return false;
+  if (*number == 0 || !std::isfinite(1 / *number) || is_power_of_two(*number) != power_of_two)
+    return false;
+  return c.become(&node, "aten.mul.Tensor", {c.operand(node, 0), c.literal(1 / *number, false)});
+}
+
+bool reciprocal(Canonicalizer& c, Node& node) {
+  if (!c.result_is_floating(node)) return false;
+  return c.become(&node, "aten.div.Tensor", {c.literal(1, true), c.operand(node, 0)});
+}
+
+template <int numerator, int denominator>
+bool power(Canonicalizer& c, Node& node) {
+  if (c.constant(node, 1) != static_cast<double>(numerator) / denominator) return false;
+  if (!c.result_is_floating(node)) return false;
+  ValueId x = c.operand(node, 0);
+  if (numerator == 2) return c.become(&node, "aten.mul.Tensor", {x, x});
+  if (denominator == 2) return c.become(&node, numerator > 0 ? "aten.sqrt" : "aten.rsqrt", {x});
+  return c.become(&node, "aten.div.Tensor", {c.literal(1, true), x});
+}
+
+bool times_minus_one(Canonicalizer& c, Node& node) {
+  if (c.constant(node, 1) != -1.0 || !c.result_is_floating(node)) return false;
+  return c.become(&node, "aten.neg", {c.operand(node, 0)});
+}
+
+// Constants last, then in order of their ids.
+bool operand_order(Canonicalizer& c, Node& node) {
+  if (node.op == "aten.add.Tensor" && !is_default_alpha(node)) return false;
+  ValueId a = c.operand(node, 0), b = c.operand(node, 1);
+  if (a == kNone || b == kNone) return false;
+  bool a_constant = c.constant(node, 0).has_value(), b_constant = c.constant(node, 1).has_value();
+  bool swap = a_constant != b_constant ? a_constant : a > b;
+  if (!swap) return false;
+  std::swap(node.inputs[0], node.inputs[1]);
+  return true;
+}
+
+std::vector<Row> make_rows() {
+  using enum Exactness;
+  const std::vector<std::string_view> in_place = {
+      "aten.mul_.Tensor", "aten.add_.Tensor", "aten.sub_.Tensor", "aten.div_.Tensor",
+      "aten.mul_.Scalar", "aten.add_.Scalar", "aten.sub_.Scalar", "aten.div_.Scalar",
+      "aten.sigmoid_",    "aten.neg_",        "aten.exp_",        "aten.tanh_",
+      "aten.reciprocal_", "aten.relu_",       "aten.hardtanh_",   "aten.clamp_",
+      "aten.sqrt_",       "aten.rsqrt_",      "aten.silu_"};
+  return {
+      {{"in place", kExact, "x.mul_(y) -> x * y (the write stays on record)"},
+       in_place,
+       nullptr,
+       out_of_place},
+      {{"alias", kExact, "x.detach(), alias(x) -> x"},
+       {"aten.detach", "aten.alias", "aten.lift_fresh"},
+       drop_alias,
+       nullptr},
+      {{"no-op cast", kExact, "x.to(x.dtype), x.contiguous() when it is -> x"},
+       {"aten._to_copy", "aten.to.dtype", "aten.to.device", "aten.contiguous",
+        "aten.to.dtype_layout"},
+       drop_copy,
+       nullptr},
+      {{"scalar overload", kExact, "mul.Scalar(x, 2) -> mul.Tensor(x, 2)"},
+       {"aten.mul.Scalar", "aten.add.Scalar", "aten.sub.Scalar", "aten.div.Scalar"},
+       nullptr,
+       tensor_overload},
+      {{"rsub", kExact, "rsub(x, y) -> y - x"},
+       {"aten.rsub.Scalar", "aten.rsub.Tensor"},
+       nullptr,
+       reversed_subtraction},
+      {{"minus a constant", kExact, "x - 3 -> x + -3"},
+       {"aten.sub.Tensor"},
+       nullptr,
+       minus_constant},
+      {{"div by a power of two", kExact, "x / 2 -> x * 0.5"},
+       {"aten.div.Tensor"},
+       nullptr,
+       div_constant<true>},
+      {{"div by a constant", kRounding, "x / 6 -> x * 0.1666..."},
+       {"aten.div.Tensor"},
+       nullptr,
+       div_constant<false>},
+      {{"reciprocal", kRounding, "reciprocal(x) -> 1 / x"},
+       {"aten.reciprocal"},
+       nullptr,
+       reciprocal},
+      {{"power of 2", kRounding, "x ** 2 -> x * x"},
+       {"aten.pow.Tensor_Scalar"},
+       nullptr,
+       power<2, 1>},
+      {{"power of 0.5", kRounding, "x ** 0.5 -> sqrt(x)"},
+       {"aten.pow.Tensor_Scalar"},
+       nullptr,
+       power<1, 2>},
+      {{"power of -0.5", kRounding, "x ** -0.5 -> rsqrt(x)"},
+       {"aten.pow.Tensor_Scalar"},
+       nullptr,
+       power<-1, 2>},
+      {{"power of -1", kRounding, "x ** -1 -> 1 / x"},
+       {"aten.pow.Tensor_Scalar"},
+       nullptr,
+       power<-1, 1>},
+      {{"operand order", kExact, "2 * x -> x * 2"},
+       {"aten.mul.Tensor", "aten.add.Tensor"},
+       nullptr,
+       operand_order},
+      {{"times one", kExact, "x * 1 -> x"}, {"aten.mul.Tensor"}, drop_times_one, nullptr},
+      {{"times minus one", kExact, "x * -1 -> -x"}, {"aten.mul.Tensor"}, nullptr, times_minus_one},
+  };
+}
+
+const std::vector<Row>& rows() {
+  static const std::vector<Row> table = make_rows();
+  return table;
+}
+
+}  // namespace
+
+std::span<const CanonicalRow> canonical_rows() {
+  static const std::vector<CanonicalRow> table = [] {
+    std::vector<CanonicalRow> result;
+    for (const Row& row : rows()) result.push_back(row.text);
+    return result;
+  }();
+  return table;
+}
+
+CanonicalForm canonicalize(const Graph& graph) { return Canonicalizer(graph).run(); }
+
+}  // namespace opfuse::graph
