@@ -1,6 +1,6 @@
 #pragma once
-// A rule: an operator's unfused composition (its meaning, oracle, pattern and price baseline), other
-// spellings of it, near neighbours that it is not, its domain and its targets. Parsed from
+// A rule: an operator's unfused composition (its meaning, oracle, pattern and price baseline),
+// other spellings of it, near neighbours that it is not, its domain and its targets. Parsed from
 // rulebook/*.rule, ops/*/*.rule and user files; errors are located ("silu.rule:12:8: expected …").
 
 #include <optional>
@@ -20,7 +20,7 @@ std::string_view equivalence_name(Equivalence equivalence);  // "E1"
 
 struct RuleParameter {
   std::string name;
-  std::string type;        // "T", "T[..., n]", "float", …, as written
+  std::string type;  // "T", "T[..., n]", "float", …, as written
   bool is_tensor = true;
   bool optional = false;
 };
@@ -28,39 +28,54 @@ struct RuleParameter {
 // One way of writing the function, as a graph in canonical form. Externals are the parameters, in
 // order; `graph.results` the results.
 struct Spelling {
-  std::string name;        // "composition", or the spelling's title
+  std::string name;  // "composition", or the spelling's title
   graph::Graph graph;
   int line = 0;
+  Equivalence equivalence = Equivalence::kE1;  // of the target to this way of writing it
 };
 
-struct NearNeighbour {     // what this is not, and why
+// A condition on what two names are bound to.
+struct Guard {
+  enum class Kind : uint8_t { kNotSame, kSameShape, kOtherShape };
+  Kind kind = Kind::kNotSame;
+  std::string a, b;
+};
+
+struct NearNeighbour {  // what this is not, and why
   std::string title;
-  Spelling spelling;
-  std::string why;
+  Spelling spelling;                // externals: the rule's parameters, then `others`
+  std::vector<std::string> others;  // names of tensors or numbers that are not parameters
+  std::vector<Guard> guards;
+  std::string why;  // "{beta}" stands for what `beta` is bound to
 };
 
 struct Target {
-  std::string op;          // "aten.silu", "torch_npu.npu_silu", "opfuse.rms_norm"
+  std::string op;                      // "aten.silu", "torch_npu.npu_silu", "opfuse.rms_norm"
   std::vector<std::string> arguments;  // parameter names or literals, in call order
-  std::string device;      // "" any, "cpu", "cuda", "npu"
+  std::string device;                  // "" any, "cpu", "cuda", "npu"
   std::vector<DType> dtypes;           // empty: all of the rule's
-  std::string python;      // how a maintainer would call it: "torch.nn.functional.silu"
-  std::string backward;    // overload of its backward operator: "aten.silu_backward(grad, x)"; "" when unknown
+  std::string python;                  // how a maintainer would call it: "torch.nn.functional.silu"
+  std::string backward;  // overload of its backward operator: "aten.silu_backward(grad, x)"; ""
+                         // when unknown
 };
 
 struct Rule {
-  std::string name;        // "silu"
+  std::string name;  // "silu"
   int version = 1;
   std::string file;
   int line = 0;
   std::vector<RuleParameter> parameters;
-  std::vector<DType> dtypes;           // `where T in …`
+  std::vector<DType> dtypes;  // `where T in …`
+  std::vector<Guard> guards;  // `where a is not b`
+  std::string mode;           // "training", "eval" or "" (`requires …`)
+  bool extends = false;       // `extend NAME`: only targets, for a rule of another file
   Spelling composition;
   std::vector<Spelling> spellings;
   std::vector<NearNeighbour> near;
-  std::string domain;      // "floating": where the target raises although the composition works; "" total
+  std::string
+      domain;  // "floating": where the target raises although the composition works; "" total
   std::vector<Target> targets;
-  std::string source;      // text of the rule, for reports and hashes
+  std::string source;  // text of the rule, for reports and hashes
 };
 
 struct Rulebook {
