@@ -4,6 +4,7 @@
 // BORDER: match -> rewrite, verify, report.
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "opfuse/graph/graph.h"
@@ -15,40 +16,40 @@ namespace opfuse::match {
 // pattern" and for verdicts of later stages.
 struct Refusal {
   int row = 0;
-  std::string reason;                    // a sentence that a user follows
-  graph::NodeId node = graph::kNone;     // the operator that stopped it
+  std::string reason;                 // a sentence that a user follows
+  graph::NodeId node = graph::kNone;  // the operator that stopped it
 };
 
 // The backward operators that a match causes, found by sequence number and scope.
 struct BackwardChain {
-  std::vector<graph::NodeId> nodes;      // in order; engine accumulations not included
-  graph::ValueId grad_output = graph::kNone;          // cotangent that enters
-  std::vector<graph::ValueId> grad_inputs;            // contributions that leave, summed they are d/dx
-  bool complete = false;                 // every operator between the two is in `nodes`
+  std::vector<graph::NodeId> nodes;           // in order; engine accumulations not included
+  graph::ValueId grad_output = graph::kNone;  // cotangent that enters
+  std::vector<graph::ValueId> grad_inputs;    // contributions that leave, summed they are d/dx
+  bool complete = false;                      // every operator between the two is in `nodes`
 };
 
 struct Match {
   const Rule* rule = nullptr;
   const Spelling* spelling = nullptr;
   Equivalence equivalence = Equivalence::kE1;
-  std::vector<std::string> canonical_rows;    // rows used to make it equal, for the report
-  std::vector<graph::NodeId> nodes;           // forward chain, execution order
-  std::vector<graph::ValueId> inputs;         // one per parameter (kNone: optional and absent)
-  std::vector<graph::ValueId> outputs;        // results of the composition
-  int32_t function_scope = graph::kNone;      // the autograd.Function whose forward is the chain
-  BackwardChain backward;                     // empty nodes: no backward was recorded
-  std::vector<Refusal> refusals;              // legality found in the graph; empty: legal so far
+  std::vector<std::string> canonical_rows;  // rows used to make it equal, for the report
+  std::vector<graph::NodeId> nodes;         // forward chain, execution order
+  std::vector<graph::ValueId> inputs;       // one per parameter (kNone: optional and absent)
+  std::vector<graph::ValueId> outputs;      // results of the composition
+  int32_t function_scope = graph::kNone;    // the autograd.Function whose forward is the chain
+  BackwardChain backward;                   // empty nodes: no backward was recorded
+  std::vector<Refusal> refusals;            // legality found in the graph; empty: legal so far
 };
 
 struct NearMiss {
   const Rule* rule = nullptr;
   Refusal refusal;
-  std::vector<graph::NodeId> nodes;           // what did match
+  std::vector<graph::NodeId> nodes;  // what did match
 };
 
 struct MatchReport {
-  std::vector<Match> matches;                 // legal or refused (Match::refusals), never overlapping silently
-  std::vector<NearMiss> near_misses;          // best one per rule and place
+  std::vector<Match> matches;  // legal or refused (Match::refusals), never overlapping silently
+  std::vector<NearMiss> near_misses;  // best one per rule and place
 };
 
 MatchReport find_matches(const graph::Graph& graph, const Rulebook& rulebook);
@@ -57,12 +58,19 @@ MatchReport find_matches(const graph::Graph& graph, const Rulebook& rulebook);
 struct Site {
   int id = 0;
   const Rule* rule = nullptr;
-  std::vector<int> matches;                   // indices into MatchReport::matches
-  std::string function_class;                 // "SwishImplementation" when the chain is a Function's forward
-  std::vector<int32_t> positions;             // stack of the chain, innermost first; the shared part
-  int64_t forward_ns = 0, backward_ns = 0;    // time of the chain's operators in the record
+  std::vector<int> matches;        // indices into MatchReport::matches
+  std::string function_class;      // "SwishImplementation" when the chain is a Function's forward
+  std::vector<int32_t> positions;  // stack of the chain, innermost first; the shared part
+  int64_t forward_ns = 0, backward_ns = 0;  // time of the chain's operators in the record
 };
 
 std::vector<Site> group_sites(const graph::Graph& graph, const MatchReport& report);
+
+// Sentences for `opfuse explain`: what the rule found in this graph and what came near it, one line
+// a place; or what is known of FILE:LINE, where `file` is the end of a path.
+std::vector<std::string> explain_rule(const graph::Graph& graph, const MatchReport& report,
+                                      std::string_view rule);
+std::vector<std::string> explain_place(const graph::Graph& graph, const MatchReport& report,
+                                       std::string_view file, int line);
 
 }  // namespace opfuse::match

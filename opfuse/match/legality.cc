@@ -1,0 +1,460 @@
+#include "opfuse/match/legality.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "opfuse/graph/effects.h"
+#include "opfuse/trace/event_table.h"
+
+namespace opfuse::match {
+namespace {
+
+using graph::kNone;
+using graph::NodeId;
+using graph::ScopeKind;
+using graph::ValueId;
+using Verdict = std::optional<Refusal>;
+
+Verdict refuse(int row, std::string reason, NodeId node) {
+  return Refusal{row, std::move(reason), node};
+}
+
+// One match, with the sets that the rows ask for.
+struct Chain {
+  Chain(const Context& c, const Match& m)
+      : context(c),
+        match(m),
+        nodes(m.nodes.begin(), m.nodes.end()),
+        backward(m.backward.nodes.begin(), m.backward.nodes.end()) {
+    for (ValueId v : m.inputs)
+      if (v != kNone) inputs.insert(v);
+    for (ValueId v : m.outputs) outputs.insert(v);
+    for (NodeId id : m.nodes)
+      for (ValueId v : c.node(id).outputs)
+        if (v != kNone && !outputs.contains(v) && !inputs.contains(v)) inner.insert(v);
+    first = m.nodes.front();
+    last = m.nodes.back();
+  }
+
+  bool reads_or_makes_storage(int32_t storage) const {
+    for (const std::set<ValueId>* values : {&inputs, &inner, &outputs})
+      for (ValueId v : *values)
+        if (storage != kNone && context.value(v).storage == storage) return true;
+    return false;
+  }
+  std::string at(NodeId node) const { return where(context.graph, node); }
+
+  const Context& context;
+  const Match& match;
+  std::set<NodeId> nodes, backward;
+  std::set<ValueId> inputs, inner, outputs;  // inner: made by the chain and not a result
+  NodeId first, last;
+};
+
+std::string name_of(const Chain& c, ValueId v) {
+  NodeId producer = c.context.value(v).producer;
+  return producer == kNone ? "an inner value" : "the result of " + c.at(producer);
+}
+
+// 1: an inner value is also read outside of the chain (2: only in backward).
+Verdict used_outside(const Chain& c) {
+  for (ValueId v : c.inner) {
+    for (NodeId user : c.context.graph.users[v]) {
+      if (c.nodes.contains(user) || c.backward.contains(user)) continue;
+      bool in_backward = (c.context.node(user).region.flags & trace::kGraphTask) != 0;
+      return refuse(in_backward ? 2 : 1,
+                    fmt::format("{} is also read by {}{}", name_of(c, v), c.at(user),
+                                in_backward ? ", in the backward pass of something else" : ""),
+                    user);
+    }
+    if (std::ranges::find(c.context.graph.results, v) != c.context.graph.results.end())
+      return refuse(1, fmt::format("{} is also returned", name_of(c, v)),
+                    c.context.value(v).producer);
+  }
+  return std::nullopt;
+}
+
+Verdict inner_escapes(const Chain& c) {
+  for (ValueId v : c.inner) {
+    const graph::Value& value = c.context.value(v);
+    NodeId node = value.producer;
+    if (value.escapes & graph::kEscapesHook || value.meta.flags & trace::kHasHooks)
+      return refuse(2, name_of(c, v) + " has a hook or retain_grad", node);
+    if (value.escapes & graph::kEscapesSaved)
+      return refuse(2, name_of(c, v) + " is saved by a custom Function", node);
+    if (value.escapes & (graph::kEscapesPython | graph::kEscapesStep))
+      return refuse(3, name_of(c, v) + " is kept by Python", node);
+    if (value.escapes & graph::kEscapesModuleHook)
+      return refuse(4, name_of(c, v) + " is seen by a module hook", node);
+  }
+  return std::nullopt;
+}
+
+// 5: an input is written between its first read and the place of the fused operator; 6: through
+// another view of its storage.
+Verdict input_written(const Chain& c) {
+  for (ValueId v : c.inputs) {
+    int32_t storage = c.context.value(v).storage;
+    if (storage == kNone) continue;
+    for (NodeId writer : c.context.writers[storage]) {
+      if (writer <= c.first || writer >= c.last || c.nodes.contains(writer)) continue;
+      const std::vector<ValueId>& writes = c.context.node(writer).writes;
+      bool same = std::ranges::find(writes, v) != writes.end();
+      return refuse(same ? 5 : 6,
+                    fmt::format("the input is written by {} between two reads of the chain{}",
+                                c.at(writer), same ? "" : ", through another view"),
+                    writer);
+    }
+  }
+  return std::nullopt;
+}
+
+// 7: an inner value is written; 8: the chain writes its own input.
+Verdict chain_writes(const Chain& c) {
+  for (NodeId id : c.match.nodes)
+    for (ValueId v : c.context.node(id).writes)
+      for (ValueId input : c.inputs)
+        if (c.context.value(v).storage == c.context.value(input).storage)
+          return refuse(8, fmt::format("{} works in place: it writes the chain's input", c.at(id)),
+                        id);
+  for (ValueId v : c.inner) {
+    int32_t storage = c.context.value(v).storage;
+    if (storage != kNone && !c.context.writers[storage].empty()) {
+      NodeId writer = c.context.writers[storage][0];
+      return refuse(7, fmt::format("{} is written in place by {}", name_of(c, v), c.at(writer)),
+                    writer);
+    }
+  }
+  return std::nullopt;
+}
+
+// 9: the result shares memory with an input, where the fused operator's would not.
+Verdict result_aliases(const Chain& c) {
+  for (ValueId out : c.outputs)
+    for (ValueId in : c.inputs) {
+      int32_t storage = c.context.value(out).storage;
+      if (storage != kNone && storage == c.context.value(in).storage)
+        return refuse(9, "the result shares its memory with an input", c.last);
+    }
+  return std::nullopt;
+}
+
+// 10: the fused operator keeps its input for backward, and the input is written before that.
+Verdict written_before_backward(const Chain& c) {
+  if (c.match.backward.nodes.empty()) return std::nullopt;
+  for (ValueId v : c.inputs) {
+    int32_t storage = c.context.value(v).storage;
+    if (storage == kNone) continue;
+    for (NodeId writer : c.context.writers[storage])
+      if (writer > c.last && writer < c.match.backward.nodes.front())
+        return refuse(10,
+                      fmt::format("the input is written by {} before its backward pass, for which "
+                                  "the fused operator keeps it",
+                                  c.at(writer)),
+                      writer);
+  }
+  return std::nullopt;
+}
+
+// 11: an operator between the chain's operators that can change its values in unknown ways.
+Verdict barrier(const Chain& c) {
+  for (NodeId id = c.first + 1; id < c.last; ++id) {
+    if (c.nodes.contains(id)) continue;
+    const graph::Node& node = c.context.node(id);
+    bool barrier =
+        node.opaque || node.op.starts_with("aten.set_") || node.op.starts_with("aten.resize");
+    if (!barrier) continue;
+    for (ValueId v : c.context.operands(id))
+      if (c.reads_or_makes_storage(c.context.value(v).storage))
+        return refuse(
+            11,
+            fmt::format("{} stands between the chain's operators and may change what they "
+                        "read",
+                        c.at(id)),
+            id);
+  }
+  return std::nullopt;
+}
+
+// 14: dtypes outside of the rule's domain, unknown ones, mixed ones.
+Verdict dtypes(const Chain& c) {
+  DType common = DType::kUnknown;
+  for (const std::set<ValueId>* values : {&c.inputs, &c.outputs})
+    for (ValueId v : *values) {
+      DType dtype = c.context.value(v).meta.dtype;
+      if (dtype == DType::kUnknown) return refuse(14, "a dtype is not known", c.last);
+      if (c.match.rule->domain == "floating" && !is_floating(dtype) && !is_complex(dtype))
+        return refuse(
+            14,
+            fmt::format("the chain computes on {}, where the fused operator raises: it is "
+                        "for floating types",
+                        dtype_name(dtype)),
+            c.last);
+      if (common != DType::kUnknown && dtype != common)
+        return refuse(
+            14, fmt::format("the chain mixes {} and {}", dtype_name(common), dtype_name(dtype)),
+            c.last);
+      common = dtype;
+    }
+  const std::vector<DType>& allowed = c.match.rule->dtypes;
+  if (!allowed.empty() && std::ranges::find(allowed, common) == allowed.end())
+    return refuse(14, fmt::format("the rule is not for {}", dtype_name(common)), c.last);
+  return std::nullopt;
+}
+
+// 16: an inner value has another dtype than the result: a cast that the fused operator lacks.
+Verdict inner_casts(const Chain& c) {
+  DType dtype = c.context.value(c.match.outputs[0]).meta.dtype;
+  for (ValueId v : c.inner)
+    if (c.context.value(v).meta.dtype != dtype)
+      return refuse(16,
+                    fmt::format("{} is computed in {}, the chain's result in {}", name_of(c, v),
+                                dtype_name(c.context.value(v).meta.dtype), dtype_name(dtype)),
+                    c.context.value(v).producer);
+  return std::nullopt;
+}
+
+// 17: autocast, 24: grad or inference mode, 35: thread differ within the chain; 25: it crosses the
+// border of a custom Function.
+Verdict one_region(const Chain& c) {
+  const graph::Node& first = c.context.node(c.first);
+  int32_t function = enclosing_scope(c.context.graph, c.first, ScopeKind::kFunction);
+  for (NodeId id : c.match.nodes) {
+    const graph::Node& node = c.context.node(id);
+    uint16_t differs = node.region.flags ^ first.region.flags;
+    if (enclosing_scope(c.context.graph, id, ScopeKind::kFunction) != function)
+      return refuse(25, fmt::format("{} stands on the other side of a custom Function", c.at(id)),
+                    id);
+    if (differs & trace::kAutocast)
+      return refuse(17, fmt::format("autocast changes before {}", c.at(id)), id);
+    if (differs & (trace::kGradMode | trace::kInferenceMode | trace::kGraphTask))
+      return refuse(24, fmt::format("grad mode changes before {}", c.at(id)), id);
+    if (node.thread != first.thread)
+      return refuse(35, fmt::format("{} runs on another thread", c.at(id)), id);
+  }
+  return std::nullopt;
+}
+
+bool takes(const Target& target, const graph::TensorMeta& meta) {
+  constexpr std::string_view kDevices[] = {"cpu", "cuda"};
+  bool device = target.device.empty() ||
+                (meta.device >= 0 && meta.device < 2 && target.device == kDevices[meta.device]);
+  return device && (target.dtypes.empty() ||
+                    std::ranges::find(target.dtypes, meta.dtype) != target.dtypes.end());
+}
+
+// 18: no target has a kernel for this dtype and device.
+Verdict no_kernel(const Chain& c) {
+  const graph::TensorMeta& meta = c.context.value(c.match.outputs[0]).meta;
+  if (meta.device < 0) return refuse(18, "the device is not known", c.last);
+  if (std::ranges::any_of(c.match.rule->targets, [&](const Target& t) { return takes(t, meta); }))
+    return std::nullopt;
+  return refuse(18, fmt::format("no target for {} on this device", dtype_name(meta.dtype)), c.last);
+}
+
+// 19: operands of different shapes, where the rule says one.
+Verdict broadcast(const Chain& c) {
+  const graph::TensorMeta& out = c.context.value(c.match.outputs[0]).meta;
+  for (ValueId v : c.inputs) {
+    const graph::TensorMeta& in = c.context.value(v).meta;
+    if (!in.shape_known || !out.shape_known) return refuse(19, "a shape is not known", c.last);
+    if (in.shape != out.shape)
+      return refuse(19, "an input is broadcast to the result's shape", c.last);
+  }
+  return std::nullopt;
+}
+
+// Strides that a pointwise operator gives its result: the input's when dense, else in their order.
+std::vector<int64_t> pointwise_strides(const graph::TensorMeta& in) {
+  std::vector<size_t> order(in.shape.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order,
+                           [&](size_t a, size_t b) { return in.strides[a] > in.strides[b]; });
+  std::vector<int64_t> strides(in.shape.size());
+  int64_t step = 1;
+  for (size_t i = order.size(); i-- > 0;) {
+    strides[order[i]] = step;
+    step *= std::max<int64_t>(in.shape[order[i]], 1);
+  }
+  return strides;
+}
+
+bool same_layout(const graph::TensorMeta& meta, const std::vector<int64_t>& strides) {
+  for (size_t i = 0; i < strides.size(); ++i)
+    if (meta.shape[i] > 1 && meta.strides[i] != strides[i]) return false;
+  return true;
+}
+
+// 20: the recorded result has a layout that the fused operator would not give.
+Verdict layout(const Chain& c) {
+  const graph::TensorMeta& out = c.context.value(c.match.outputs[0]).meta;
+  for (ValueId v : c.inputs) {
+    const graph::TensorMeta& in = c.context.value(v).meta;
+    if (!in.shape_known || !out.shape_known || in.shape != out.shape) continue;  // row 19
+    if (in.strides.size() != in.shape.size() || out.strides.size() != out.shape.size())
+      return refuse(20, "the layout is not known", c.last);
+    bool expanded = std::ranges::find(in.strides, 0) != in.strides.end();
+    if (!expanded && out.numel() > 0 && !same_layout(out, pointwise_strides(in)))
+      return refuse(20, "the chain's result has another layout than the fused operator's would",
+                    c.last);
+  }
+  return std::nullopt;
+}
+
+// 22: two inputs in the same memory.
+Verdict inputs_overlap(const Chain& c) {
+  std::set<int32_t> storages;
+  for (ValueId v : c.match.inputs) {
+    int32_t storage = v == kNone ? kNone : c.context.value(v).storage;
+    if (storage != kNone && !storages.insert(storage).second)
+      return refuse(22, "two inputs share their memory", c.first);
+  }
+  return std::nullopt;
+}
+
+// 23: a detach inside the chain, or values of which only some require grad.
+Verdict detached(const Chain& c) {
+  bool grad_mode = (c.context.node(c.first).region.flags & trace::kGradMode) != 0;
+  bool needs_grad = std::ranges::any_of(c.inputs, [&](ValueId v) {
+    return (c.context.value(v).meta.flags & trace::kRequiresGrad) != 0;
+  });
+  if (!grad_mode || !needs_grad) return std::nullopt;
+  for (NodeId id : c.match.nodes) {
+    const graph::Node& node = c.context.node(id);
+    bool dead = node.op == "aten.detach" && !node.outputs.empty() && node.outputs[0] != kNone &&
+                c.context.graph.users[node.outputs[0]].empty();
+    if (dead) continue;
+    if (node.op == "aten.detach")
+      return refuse(23, fmt::format("{} stops the gradient inside the chain", c.at(id)), id);
+    for (ValueId v : node.outputs)
+      if (v != kNone && !(c.context.value(v).meta.flags & trace::kRequiresGrad))
+        return refuse(23, fmt::format("the input requires grad, {} does not", name_of(c, v)), id);
+  }
+  return std::nullopt;
+}
+
+// 27, 46: the backward pass was itself differentiated.
+Verdict double_backward(const Chain& c) {
+  for (NodeId id : c.match.backward.nodes)
+    if (c.context.node(id).region.flags & trace::kCreateGraph)
+      return refuse(c.match.function_scope == kNone ? 27 : 46,
+                    fmt::format("a second derivative is taken of {}", c.at(id)), id);
+  return std::nullopt;
+}
+
+// 34: tensors that are not plain dense ones.
+Verdict plain_tensors(const Chain& c) {
+  for (const std::set<ValueId>* values : {&c.inputs, &c.inner, &c.outputs})
+    for (ValueId v : *values) {
+      const graph::TensorMeta& meta = c.context.value(v).meta;
+      if (meta.flags & (trace::kSubclass | trace::kConjOrNeg) || is_complex(meta.dtype))
+        return refuse(34, "a tensor subclass, a complex or a lazily negated tensor", c.first);
+    }
+  for (NodeId id : c.match.nodes)
+    if (c.context.node(id).opaque || c.context.node(id).region.flags & trace::kOpaqueArguments)
+      return refuse(34, fmt::format("{} has tensors that cannot be described", c.at(id)), id);
+  return std::nullopt;
+}
+
+// 35: one device.
+Verdict one_device(const Chain& c) {
+  int8_t device = c.context.value(c.match.outputs[0]).meta.device;
+  for (ValueId v : c.inputs)
+    if (c.context.value(v).meta.device != device)
+      return refuse(35, "the chain crosses devices", c.last);
+  return std::nullopt;
+}
+
+// 39: active modes; 40: saved-tensor hooks.
+Verdict modes(const Chain& c) {
+  for (NodeId id : c.match.nodes) {
+    uint16_t flags = c.context.node(id).region.flags;
+    if (flags & trace::kPythonMode)
+      return refuse(39, fmt::format("a dispatch or function mode is active at {}", c.at(id)), id);
+    if (flags & trace::kSavedTensorHooks)
+      return refuse(40, fmt::format("saved-tensor hooks are active at {}", c.at(id)), id);
+  }
+  return std::nullopt;
+}
+
+// 41: hooks on the autograd node of the result.
+Verdict grad_fn_hooks(const Chain& c) {
+  for (ValueId v : c.outputs)
+    if (c.context.value(v).escapes & graph::kEscapesHook)
+      return refuse(41, "the result's grad_fn has a hook", c.last);
+  return std::nullopt;
+}
+
+// 42: memory that numpy, DLPack or communication can write.
+Verdict exported(const Chain& c) {
+  for (const std::set<ValueId>* values : {&c.inputs, &c.inner, &c.outputs})
+    for (ValueId v : *values) {
+      const graph::Value& value = c.context.value(v);
+      bool outside =
+          value.storage != kNone && c.context.graph.storages[value.storage].opaque_writes;
+      if (outside || value.meta.flags & trace::kExported || value.escapes & graph::kEscapesExport)
+        return refuse(42, "the chain's memory is shared with numpy, DLPack or communication",
+                      c.first);
+    }
+  return std::nullopt;
+}
+
+// A result that is needed before the whole chain has run cannot come from one operator at its end.
+Verdict result_needed_early(const Chain& c) {
+  for (ValueId v : c.outputs)
+    for (NodeId user : c.context.graph.users[v])
+      if (!c.nodes.contains(user) && user < c.last)
+        return refuse(
+            1, fmt::format("a result is read by {} before the chain is complete", c.at(user)),
+            user);
+  return std::nullopt;
+}
+
+constexpr Verdict (*kRows[])(const Chain&) = {used_outside,   inner_escapes,
+                                              input_written,  chain_writes,
+                                              result_aliases, written_before_backward,
+                                              barrier,        dtypes,
+                                              inner_casts,    one_region,
+                                              no_kernel,      broadcast,
+                                              layout,         inputs_overlap,
+                                              detached,       double_backward,
+                                              plain_tensors,  one_device,
+                                              modes,          grad_fn_hooks,
+                                              exported,       result_needed_early};
+
+}  // namespace
+
+std::vector<Refusal> check_legality(const Context& context, const Match& match) {
+  Chain chain(context, match);
+  std::vector<Refusal> refusals;
+  for (auto row : kRows)
+    if (Verdict verdict = row(chain)) refusals.push_back(std::move(*verdict));
+  std::ranges::stable_sort(refusals, {}, &Refusal::row);
+  return refusals;
+}
+
+void refuse_lone_recomputations(const Context& context, std::vector<Match>* matches) {
+  auto place = [&](const Match& match) -> int32_t {
+    const std::vector<int32_t>& positions = context.node(match.nodes.back()).positions;
+    return positions.empty() ? kNone : positions[0];
+  };
+  auto recomputed = [&](const Match& match) {
+    return (context.node(match.nodes[0]).region.flags & trace::kCheckpointRecompute) != 0;
+  };
+  std::set<int32_t> forward;
+  for (const Match& match : *matches)
+    if (!recomputed(match)) forward.insert(place(match));
+  for (Match& match : *matches)
+    if (recomputed(match) && (place(match) == kNone || !forward.contains(place(match))))
+      match.refusals.push_back(
+          {32,
+           "the chain is recomputed for a checkpoint whose forward pass is not in "
+           "the record",
+           match.nodes[0]});
+}
+
+}  // namespace opfuse::match
