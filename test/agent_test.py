@@ -28,6 +28,16 @@ HABITS = {
 }
 
 
+# Steps are paired when these are equal: shapes and number of the root's forwards.
+BATCH_OF_4 = "float32[4,8]"
+SIGNATURES = {
+    "accumulation": [" ".join([BATCH_OF_4] * 3)],
+    "gan": [" ".join([BATCH_OF_4] * 3)],
+    "scaler": [BATCH_OF_4, f"{BATCH_OF_4} {BATCH_OF_4}"],  # a skipped step is part of the next
+    "variable_batch": ["float32[2,8]", "float32[3,8]", "float32[4,8]"],
+}
+
+
 @pytest.fixture(scope="session")
 def untouched(tmp_path_factory) -> dict[str, list[str]]:
     """The lines that each habit prints when everything is switched off."""
@@ -58,6 +68,7 @@ def test_a_habit_is_tuned_and_left_alone_until_the_switch(habit, runner, untouch
     assert lines[:OLD_LOSSES] == untouched[habit][:OLD_LOSSES]
     assert len(lines) == len(untouched[habit])
     assert_out_of_the_way(habit, run)
+    assert run.state["result"]["ab"]["signatures"] == SIGNATURES.get(habit, [BATCH_OF_4])
     costs = run.state["result"]["costs"]
     assert {"record_s", "values_s", "find_s", "facts_s", "prove_s", "validate_s"} <= set(costs)
     assert costs["total_in_plain_steps"] > 0 and costs["memory_peak_mb"] > 50
@@ -155,6 +166,22 @@ def test_once_ends_the_script_with_status_0_and_its_own_exit_handlers(runner, tm
     assert run.state["finished"] and run.state["outcome"] == "tuned"
 
 
+def test_run_applies_a_plan_before_the_first_step_and_checks_one(runner, untouched):
+    run = runner.habit("plain", double={}, config={"verb": "run", "plan": "plan.json"})
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.state["outcome"] == "plan_applied", run.state
+    assert run.sides == ["validate"]
+    assert not run.report["original"] and run.report["module_hooks"] == 0
+    assert len(run.losses) == len(untouched["plain"]) - 1
+
+
+def test_run_rolls_back_a_plan_that_did_not_come_true(runner):
+    config = {"verb": "run", "plan": "plan.json"}
+    run = runner.habit("plain", double={"refuse_validations": 3}, config=config)
+    assert run.state["outcome"] == "refused"
+    assert run.report["original"] and run.report["globals"] == []
+
+
 def test_record_records_one_step_and_goes_out_of_the_way(runner, untouched):
     run = runner.habit("plain", double={}, config={"verb": "record", "record_step": 3})
     assert run.state["outcome"] == "recorded"
@@ -197,6 +224,15 @@ def test_ranks_with_different_plans_switch_nothing(runner):
         assert state["outcome"] == "undecided"
         assert "another plan" in state["reason"]
         assert not {"validate", "new"} & {row["side"] for row in state["steps"]}
+
+
+def test_once_ends_all_ranks_after_the_same_step(runner):
+    run = torchrun(runner, double={"reject_proof": "not the same"}, config={"once": True})
+    assert run.returncode == 0, run.stderr
+    assert "done" not in run.stdout
+    assert [state["outcome"] for state in ranks_of(run)].count("refused") >= 1
+    first, second = ([row["side"] for row in s["steps"]] for s in ranks_of(run))
+    assert len(first) == len(second) < 20
 
 
 def test_a_rank_that_dies_ends_the_run_as_it_would_without_us(runner):

@@ -99,9 +99,13 @@ class Agent:
         return Tuner(self.config, session, self.state, self.boundaries)
 
     def _apply_plan(self) -> None:
+        """The first step is about to begin: a plan is applied before it."""
         self.tuner = self._new_tuner()
         self._run = self.tuner.run()
-        self._label = next(self._run)
+        try:
+            self._label = next(self._run)
+        except StopIteration:
+            self._finished()
 
     def _on_restart(self, why: str) -> None:
         """Another kind of boundary took over: what was learnt is about other steps."""
@@ -201,11 +205,10 @@ class Agent:
 
     def _at_exit(self) -> None:
         try:
-            running = not self._over and self._run is not None
-            if running:
-                assert self.tuner is not None
-                self.tuner.interrupted()
+            if self.tuner is not None and self._run is not None:
                 self.tuner.abandon()
+                if self.state.data["outcome"] is None:
+                    self.tuner.interrupted()
             self.state.data["finished"] = True
             if self.state.data["phase"] not in ("off", "tuned"):
                 self.state.data["phase"] = "finished"

@@ -51,12 +51,13 @@ class Ranks:
         """Rank 0 decides alone: the others learn `value` and the step from which it counts."""
         self._store.set(f"{meeting}/step", f"{step + _AHEAD} {value}")
 
-    def due(self, meeting: str, step: int) -> bool:
+    def due(self, meeting: str, step: int, although_off: bool = False) -> bool:
         """Called at the boundary after `step`: does the agreed change apply to the coming step?
 
-        Raises CalledOff when this will not happen any more.
+        Raises CalledOff when this will not happen any more. `although_off` is for the one meeting
+        that is left when the rest was called off: to leave together.
         """
-        if self.called_off():
+        if self.called_off() and not although_off:
             raise CalledOff(self.called_off())
         agreed = self._peek(f"{meeting}/step")
         if not agreed:

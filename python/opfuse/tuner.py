@@ -64,14 +64,18 @@ class Tuner:
     def run(self) -> Generator[str, StepSample, None]:
         """The whole story, by verb."""
         story = {"tune": self._tune, "record": self._record_only, "run": self._apply_plan}
+        done = Done("undecided", "")
         try:
             yield from story[self.config["verb"]]()
-        except Done as done:
-            self._end(done)
+        except Done as reached:
+            done = reached
         except SwitchRefused as refused:
-            self._end(Done("refused", str(refused)))
+            done = Done("refused", str(refused))
         except distributed.CalledOff as off:
-            self._end(Done("undecided", f"the ranks did not agree: {off}"))
+            done = Done("undecided", f"the ranks did not agree: {off}")
+        self._end(done)
+        if self.config.get("once") and self.config["verb"] == "tune":
+            yield from self._leave()
 
     def abandon(self) -> None:
         """Ends a recording that is under way. Safe at any time."""
@@ -98,6 +102,8 @@ class Tuner:
         """Gives back what the session holds."""
         for number in list(self._records):
             self._forget(number)
+        self._codes.clear()
+        self._facts.clear()
 
     def _forget(self, number: int) -> None:
         self.session.call("forget", record=number)
@@ -227,6 +233,8 @@ class Tuner:
             raise Done(
                 "nothing_found", "no chain of this step has a fused operator in the rulebook"
             )
+        if not self.config.get("source", True):
+            raise Done("refused", "found, but edits of source code are switched off (--no-source)")
         with self.costs.stage("facts", "facts_s"):
             legal = [site for site in sites if not site.get("refusals")]
             self._facts = source.collect_facts(legal, self._codes)
@@ -444,10 +452,22 @@ class Tuner:
         if not kept:
             self.switch.roll_back()
         self.needs_gradient_guard = self.switch.on and self.boundaries.inference
-        self.ends_script = bool(self.config.get("once")) and self.config["verb"] == "tune"
         text = wording.end(done.outcome, done.reason)
         self.state.event(text, step, "tuned" if kept else "off")
         self.state.finish(done.outcome, done.reason)
+
+    def _leave(self) -> Steps:
+        """Ends the script; all ranks of it after the same step."""
+        if self.ranks is not None and self.ranks.rank == 0:
+            self.ranks.propose("leave", "", self.boundaries.step)
+        try:
+            while self.ranks is not None:
+                if self.ranks.due("leave", self.boundaries.step, although_off=True):
+                    break
+                yield ("new" if self.switch.on else "plain")
+        except distributed.CalledOff:
+            return  # out of step: this script goes on to its own end
+        self.ends_script = True
 
     def _say_off(self, text: str) -> None:
         self.state.event(f"{text}; the original code is back", self.boundaries.step)

@@ -99,6 +99,9 @@ class SessionDouble:
         code = self.code()
         (fact,) = facts
         assert fact["source_matches"] and fact["span_kind"] == "expression", fact
+        return self.plan_of(code)
+
+    def plan_of(self, code):
         text = Path(code.co_filename).read_text()
         edited = text.replace(SETTINGS["chain"], "_opfuse_silu(x)", 1)
         memory = {"file": code.co_filename, "module": "models", "qualname": SETTINGS["qualname"],
@@ -115,7 +118,10 @@ class SessionDouble:
                 "generated_cases": 10}  # fmt: skip
         return {"sites": [site], "step": {"accepted": True, "reason": ""}}
 
-    def validate(self, before, after):
+    def load_plan(self, path):
+        return self.plan_of(self.code())
+
+    def validate(self, after, before=None):
         self.validations += 1
         accepted = self.validations > SETTINGS["refuse_validations"]
         reason = "" if accepted else "aten.relu at models.py:1"
@@ -143,6 +149,7 @@ class SessionDouble:
         ratio = {"ratio": 1.25, "low": 1.2, "high": 1.3, "pairs": len(self.samples) // 2}
         return {"phase": "done" if done else "choosing", "choosing": ratio, "headline_wall": ratio,
                 "outcome": SETTINGS["outcome"] if done else "running", "headline_cpu": ratio,
+                "signatures": sorted({sample["signature"] for sample in self.samples}),
                 "counted_steps": len(self.samples)}  # fmt: skip
 
     def write_record(self, record, ofr, trace):
