@@ -16,9 +16,9 @@ struct ReplayOptions {
   bool f64 = false;        // raise every floating value, cast and dtype argument to f64
   bool magnitude = false;  // S: sums and differences become sums of absolute values (implies f64)
   int perturb_seed = 0;    // != 0: externals moved by +-1 ulp of the replay's dtype
-  bool check_hashes = false;         // compare every hash of the record (only with f64 = false)
-  bool recorded_random = true;       // random results from the record instead of the generator
-  std::vector<graph::ValueId> keep;  // values to return
+  bool check_hashes = false;    // compare every hash of the record (only with f64 = false)
+  bool recorded_random = true;  // random results from the record instead of the generator
+  std::vector<graph::ValueId> keep = {};  // values to return
 };
 
 // Kept values and what was noticed. Views stay valid while it lives.

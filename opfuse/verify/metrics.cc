@@ -67,8 +67,11 @@ void with_elements(const TensorView& view, F f) {
   }
 }
 
+// Roundoff, the magnitude below which errors are absolute, largest finite number. Intermediates may
+// underflow in one order of the factors and not in another, and are then scaled up by later ones:
+// hence 2^10 times the smallest normal number. f16 is computed in f32, where nothing underflows.
 struct Range {
-  double unit, smallest, largest;  // roundoff, smallest normal, largest finite
+  double unit, smallest, largest;
 };
 
 Range range_of(DType dtype) {
@@ -77,11 +80,11 @@ Range range_of(DType dtype) {
     case DType::kF16:
       return {u, 0x1p-14, 65504.0};
     case DType::kBF16:
-      return {u, 0x1p-126, 0x1.fep127};
+      return {u, 0x1p-116, 0x1.fep127};
     case DType::kF32:
-      return {u, 0x1p-126, std::numeric_limits<float>::max()};
+      return {u, 0x1p-116, std::numeric_limits<float>::max()};
     case DType::kF64:
-      return {u, 0x1p-1022, kMax};
+      return {u, 0x1p-1012, kMax};
     default:
       OPFUSE_CHECK(false, "accuracy is defined for floating dtypes");
   }
@@ -139,17 +142,19 @@ void accuracy(const double* truth, const T* old_value, const T* new_value, const
   int64_t odd = 0, first_odd = -1;
   const auto measure = [&](int64_t i, double* out) {
     const double t = truth[i], a = load(old_value[i]), b = load(new_value[i]);
-    const bool finite = std::abs(t) <= kMax && std::abs(a) <= kMax && std::abs(b) <= kMax;
+    const bool finite = std::abs(t) <= kMax && std::abs(b) <= kMax;
+    const bool finite_old = std::abs(a) <= kMax;
     const double scale =
         range.unit * (magnitude[i] > range.smallest ? magnitude[i] : range.smallest);
-    const double error_old = std::abs(a - t), error_new = std::abs(b - t);
+    // An old value that overflowed on its way allows the new one no error beyond roundoff.
+    const double error_old = finite_old ? std::abs(a - t) : 0, error_new = std::abs(b - t);
     out[0] = finite ? error_old : 0;
     out[1] = finite ? error_new : 0;
     out[2] = finite ? (error_new - 2 * error_old) / scale : 0;
-    out[3] = finite ? error_old / scale : 0;
+    out[3] = finite && magnitude[i] <= kMax ? magnitude[i] : 0;
   };
   std::array<double*, 4> worst = {&into->error.error_old, &into->error.error_new,
-                                  &into->error.excess, &into->old_units};
+                                  &into->error.excess, &into->magnitude};
   scan<4>(n, worst, measure, [&](int k, int64_t i) {
     if (k == 2) into->accuracy = {base + i, truth[i], load(new_value[i])};
   });
@@ -157,6 +162,10 @@ void accuracy(const double* truth, const T* old_value, const T* new_value, const
     const double t = std::abs(truth[i]), a = load(old_value[i]), b = load(new_value[i]);
     if (!differ_beyond_finite(a, b)) continue;
     if (std::abs(t / range.largest - 1) <= border) continue;
+    if (t <= kMax && std::abs(b) <= kMax) {
+      ++into->error.mended;
+      continue;
+    }
     if (odd++ == 0) first_odd = i;
   }
   if (odd != 0 && into->error.nonfinite_differences == 0)
@@ -223,7 +232,8 @@ void merge(const Comparison& from, Comparison* into) {
   a.error_new = std::max(a.error_new, b.error_new);
   a.excess = std::max(a.excess, b.excess);
   a.nonfinite_differences += b.nonfinite_differences;
-  into->old_units = std::max(into->old_units, from.old_units);
+  a.mended += b.mended;
+  into->magnitude = std::max(into->magnitude, from.magnitude);
 }
 
 bool same_function(const TensorError& error) {

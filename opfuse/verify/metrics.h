@@ -25,7 +25,7 @@ struct WorstElement {
 
 struct Comparison {
   TensorError error;
-  double old_units = 0;    // max error(old) / (u S): how faithful the old value itself is
+  double magnitude = 0;    // max S over finite elements: the scale of the tensor
   WorstElement function;   // of same_function
   WorstElement accuracy;   // of excess
   WorstElement nonfinite;  // first position where the sets differ
@@ -45,7 +45,7 @@ void compare_accuracy(const TensorView& truth, const TensorView& old_value,
 
 void merge(const Comparison& from, Comparison* into);
 
-// error(old) beyond this many u S means that the replay was not faithful.
+// max error(old) beyond this many roundoffs of the tensor's scale: the replay was not faithful.
 constexpr double kFaithfulUnits = 1024;
 
 bool same_function(const TensorError& error);

@@ -68,15 +68,25 @@ TEST(Metrics, ExcessIsNewMinusTwiceOldInRoundoffsOfTheMagnitude) {
   EXPECT_DOUBLE_EQ(c.error.excess, 4);  // (8 - 2*2) and (4 - 0) roundoffs
   EXPECT_DOUBLE_EQ(c.error.error_old, ulp);
   EXPECT_DOUBLE_EQ(c.error.error_new, 4 * ulp);
-  EXPECT_DOUBLE_EQ(c.old_units, 2);
+  EXPECT_DOUBLE_EQ(c.magnitude, 1);
   EXPECT_TRUE(same_accuracy(c.error));
   EXPECT_FALSE(same_accuracy(accuracy({1}, {1}, {1 + 3 * ulp}, {1}).error));
 }
 
-TEST(Metrics, DenormalsAreMeasuredInRoundoffsOfTheSmallestNormal) {
+TEST(Metrics, ErrorsNearUnderflowAreAbsolute) {
   const float tiny = std::numeric_limits<float>::denorm_min();
   EXPECT_TRUE(same_accuracy(accuracy({0}, {0}, {tiny}, {0}).error));
-  EXPECT_FALSE(same_accuracy(accuracy({0}, {0}, {8 * tiny}, {0}).error));
+  EXPECT_TRUE(same_accuracy(accuracy({0}, {0}, {1000 * tiny}, {0}).error));
+  EXPECT_FALSE(same_accuracy(accuracy({0}, {0}, {10000 * tiny}, {0}).error));
+}
+
+TEST(Metrics, MendingAnOverflowIsAllowedIfTheNewValueIsRight) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const Comparison right = accuracy({1.5, 2}, {inf, std::nanf("")}, {1.5, 2}, {1.5, 2});
+  EXPECT_TRUE(same_accuracy(right.error));
+  EXPECT_EQ(right.error.mended, 2);
+  EXPECT_FALSE(same_accuracy(accuracy({1.5}, {inf}, {1.51}, {1.5}).error));
+  EXPECT_FALSE(same_accuracy(accuracy({kInf}, {inf}, {1e30f}, {kInf}).error));
 }
 
 TEST(Metrics, OverflowIsADifferenceExceptAtTheBorderOfTheRange) {

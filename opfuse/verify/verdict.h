@@ -17,6 +17,7 @@ struct TensorError {
   double error_new = 0;
   double excess = 0;  // max (error(new) - 2 error(old)) / (u S): must be <= 4
   int64_t nonfinite_differences = 0;
+  int64_t mended = 0;  // the old value overflowed on its way, the new one is right
 };
 
 struct SiteVerdict {
