@@ -235,6 +235,11 @@ class SiteProver {
     ++verdict_.captured_calls;
     Compared one;
     judge(call, x, cotangent, old_pair, new_pair, where, &one);
+    for (const Comparison* c : {&one.y, &one.dx})
+      if (c->error.error_old > verify::kFaithfulUnits * c->magnitude *
+                                   unit_roundoff(static_cast<DType>(x.scalar_type())))
+        refuse("the recorded results of " + where +
+               " are far from their own fp64 values, so nothing can be compared with them");
     merge(one.y, &captured_.y);
     merge(one.dx, &captured_.dx);
     call.y = at::Tensor();
@@ -344,9 +349,6 @@ class SiteProver {
       return refuse(head + element_text(x, cotangent, c.nonfinite.index) +
                     ": NaN or infinities differ, " + number_text(c.nonfinite.truth) + " against " +
                     number_text(c.nonfinite.other) + " (" + where + ")");
-    if (c.old_units > verify::kFaithfulUnits)
-      return refuse(head + where + ": the recorded result is " + number_text(c.old_units) +
-                    " roundoffs from its own fp64 value, so nothing can be compared with it");
     if (c.error.excess > verify::kAllowedExcess)
       return refuse(head + element_text(x, cotangent, c.accuracy.index) + ": " + site_.target->op +
                     " is less accurate than the recorded operators by " +
