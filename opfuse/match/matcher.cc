@@ -71,8 +71,16 @@ class Matcher {
       for (ValueId value : input.values) {
         if (value == kNone) continue;
         NodeId producer = context_.form.graph.values[value].producer;
+        if (producer != kNone && ops_of_[producer] < 0) producer = below_cast(producer);
         if (producer != kNone && ops_of_[producer] >= 0) operands_.push_back(ops_of_[producer]);
       }
+  }
+
+  // A cast inside a chain is a near miss that is worth telling.
+  NodeId below_cast(NodeId node) const {
+    const graph::Node& n = context_.form.graph.nodes[node];
+    ValueId input = is_cast(n) ? n.inputs[0].values[0] : kNone;
+    return input == kNone ? kNone : context_.form.graph.values[input].producer;
   }
 
   // Most places differ from most patterns already in the operators below the root.

@@ -51,8 +51,7 @@ bool is_cast_of(const Context& context, ValueId value, ValueId other) {
   NodeId node = context.form.graph.values[value].producer;
   if (node == kNone) return false;
   const graph::Node& n = context.form.graph.nodes[node];
-  bool cast = n.op == "aten._to_copy" || n.op.starts_with("aten.to.");
-  return cast && (other == kNone || n.inputs[0].values[0] == other);
+  return is_cast(n) && (other == kNone || n.inputs[0].values[0] == other);
 }
 
 Refusal binding_refusal(const Context& context, const Mismatch& m, NodeId root) {

@@ -55,6 +55,10 @@ DType result_dtype(const Graph& graph, const Node& node) {
 
 }  // namespace
 
+bool is_cast(const Node& node) {
+  return node.op == "aten._to_copy" || node.op.starts_with("aten.to.");
+}
+
 bool same_constant(double a, double b, DType dtype) {
   if (dtype == DType::kF64) return within_one_ulp(a, b);
   return within_one_ulp(static_cast<float>(a), static_cast<float>(b));
@@ -130,6 +134,11 @@ bool Solver::match_node(const Goals& goals, size_t next) {
   const graph::Value& wanted = pattern_->graph().values[goal.pattern];
   const graph::Value& found = graph_.values[goal.value];
   NodeId place = wanted.producer, node = found.producer;
+  if (node != kNone && ops_[node] != pattern_->ops[place] && is_cast(graph_.nodes[node])) {
+    NodeId below = graph_.values[graph_.nodes[node].inputs[0].values[0]].producer;
+    if (below != kNone && ops_[below] == pattern_->ops[place])
+      return fail(Mismatch::Kind::kCast, goal.pattern, goal.value);
+  }
   if (node == kNone || ops_[node] != pattern_->ops[place] || found.output != wanted.output ||
       (nodes_[place] != kNone && nodes_[place] != node))
     return fail(Mismatch::Kind::kOperator, goal.pattern, goal.value);
@@ -184,12 +193,14 @@ bool Solver::equal_attributes(const Node& wanted, const Node& found, ValueId at,
 // The furthest mismatch is kept; among equals the one that says most.
 bool Solver::fail(Mismatch::Kind kind, ValueId pattern, ValueId value, ValueId expected,
                   int input) {
-  int score = matched_ * 8 + static_cast<int>(kind);
+  bool cast = kind == Mismatch::Kind::kCast;  // the operator below it is the expected one
+  int score = (matched_ + cast) * 8 + static_cast<int>(kind);
   if (score <= best_score_) return false;
   best_score_ = score;
   mismatch_ = {kind, pattern, value, expected, input, {}};
   for (NodeId node : nodes_)
     if (node != kNone) mismatch_.nodes.push_back(node);
+  if (cast) mismatch_.nodes.push_back(graph_.values[value].producer);
   return false;
 }
 

@@ -44,7 +44,15 @@ Pattern make_pattern(const Rule& rule, const Spelling& spelling, const NearNeigh
 
 // Where and why a pattern stopped, kept as ids: the sentence is made only for the best one.
 struct Mismatch {
-  enum class Kind : uint8_t { kNothing, kOperator, kAttribute, kUnknown, kConstant, kBinding };
+  enum class Kind : uint8_t {
+    kNothing,
+    kOperator,
+    kAttribute,
+    kUnknown,
+    kConstant,
+    kBinding,
+    kCast
+  };
   Kind kind = Kind::kNothing;
   graph::ValueId pattern_value = graph::kNone;
   graph::ValueId value = graph::kNone;     // what stands there
@@ -88,6 +96,8 @@ class Solver {
   int matched_ = 0, steps_ = 0, best_score_ = -1;
   Mismatch mismatch_;
 };
+
+bool is_cast(const graph::Node& node);
 
 // Equal to 1 ulp of f32, or of f64 where the chain computes in f64.
 bool same_constant(double a, double b, DType dtype);
