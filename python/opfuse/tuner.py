@@ -268,7 +268,7 @@ class Tuner:
             raise Done("refused", f"the step was not proved: {verdict['step']['reason']}")
         failed = {site["site"]: site["reason"] for site in verdict["sites"] if not site["accepted"]}
         plan = self._without(before, plan, failed)
-        text = wording.proof(verdict, self.costs["prove_s"])
+        text = wording.proof(verdict, self.state.result["sites"], self.costs["prove_s"])
         self.state.event(text, self.boundaries.step, "validating")
         return plan
 

@@ -29,12 +29,13 @@ def refusal(site: dict[str, Any]) -> str:
     return str(reason or "refused without a reason")
 
 
-def proof(verdict: dict[str, Any], seconds: float) -> str:
+def proof(verdict: dict[str, Any], sites: list[dict[str, Any]], seconds: float) -> str:
+    backward = any(site.get("backward_operators") for site in sites)
     captured = sum(site["captured_calls"] for site in verdict["sites"])
     generated = sum(site["generated_cases"] for site in verdict["sites"])
     return (
         f"proved the same function in fp64: {captured} recorded calls, {generated} generated "
-        f"inputs, forward and backward, in {seconds:.2f} s"
+        f"inputs, forward{' and backward' if backward else ''}, in {seconds:.2f} s"
     )
 
 
