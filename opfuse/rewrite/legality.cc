@@ -343,6 +343,13 @@ std::vector<PlaceKey> operation_places(const graph::Graph& graph, const match::M
   return places;
 }
 
+bool stands_at(const graph::Graph& graph, const graph::Node& node,
+               const std::vector<PlaceKey>& places) {
+  return std::any_of(node.positions.begin(), node.positions.end(), [&](int32_t row) {
+    return std::binary_search(places.begin(), places.end(), place_key(graph.positions[row]));
+  });
+}
+
 }  // namespace
 
 Refused refusal_from_facts(const SiteFacts& facts) {
@@ -384,15 +391,19 @@ Refused foreign_operator(const graph::Graph& graph, const match::MatchReport& re
     for (const graph::NodeId node : match.nodes) own[node] = true;
     for (const graph::NodeId node : match.backward.nodes) own[node] = true;
     if (places.empty()) places = operation_places(graph, match, facts);
+    for (const graph::NodeId node : match.nodes)
+      if (!stands_at(graph, graph.nodes[node], places))
+        return Refusal{
+            36, fmt::format("{} ran at another place than the one to edit", graph.nodes[node].op),
+            node};
   }
   for (size_t i = 0; i < graph.nodes.size(); i++) {
     if (own[i]) continue;
-    for (const int32_t row : graph.nodes[i].positions)
-      if (std::binary_search(places.begin(), places.end(), place_key(graph.positions[row])))
-        return Refusal{36,
-                       fmt::format("{} ran at the same place without being the chain in that call",
-                                   graph.nodes[i].op),
-                       static_cast<graph::NodeId>(i)};
+    if (stands_at(graph, graph.nodes[i], places))
+      return Refusal{36,
+                     fmt::format("{} ran at the same place without being the chain in that call",
+                                 graph.nodes[i].op),
+                     static_cast<graph::NodeId>(i)};
   }
   return {};
 }

@@ -26,8 +26,8 @@ struct SpanProof {
 // and the same values; inputs are names that cannot change between their reads.
 SpanProof prove_span(const graph::Graph& graph, const match::Match& match, const SiteFacts& facts);
 
-// An operator that ran at one of the span's operations although it belongs to no match of the site:
-// the edit would replace it too.
+// An operator that ran at one of the span's operations although it belongs to no match of the site
+// (the edit would replace it too), or a match that came through another place (it would stay).
 std::optional<match::Refusal> foreign_operator(const graph::Graph& graph,
                                                const match::MatchReport& report,
                                                const match::Site& site, const SiteFacts& facts);
