@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from source_helpers import Recorder, facts_of_call, load, tensor
 
 from opfuse import source
 
+ROOT = Path(__file__).resolve().parent.parent
 HEAD = "import torch\nfrom torch.nn import functional as F\n"
 
 
@@ -59,8 +61,8 @@ def test_every_spelling_resolves_to_its_operator(tmp_path, body, callee):
 
 
 def test_every_field_of_the_facts_is_in_the_contract():
-    header = (source.__file__.rsplit("/python/", 1)[0]) + "/opfuse/rewrite/facts.h"
-    text = open(header).read().split("struct SiteFacts {")[1].split("\n};")[0]
+    header = (ROOT / "opfuse" / "rewrite" / "facts.h").read_text()
+    text = header.split("struct SiteFacts {")[1].split("\n};")[0]
     types = r"std::vector<[^>]*>|std::string|\b(int|int32_t|int64_t|bool|Span)\b"
     plain = re.sub(r"//.*|=[^,;]*|" + types, "", text)
     declared = set(re.findall(r"\w+", plain))
@@ -414,6 +416,14 @@ def test_a_function_is_edited_at_its_call(tmp_path):
     assert not facts["function_once_differentiable"] and not facts["function_subclassed"]
 
 
+def test_the_facts_that_the_core_is_tested_with_are_these(tmp_path):
+    stored = json.loads((ROOT / "opfuse" / "rewrite" / "testdata" / "facts.json").read_text())
+    facts = swish_facts(tmp_path)
+    facts["file"] = stored["file"]
+    facts["module_globals"] = [n for n in facts["module_globals"] if not n.startswith("__")]
+    assert facts == stored
+
+
 def test_an_alias_of_apply_is_the_function(tmp_path):
     facts = swish_facts(tmp_path, "class M(", "swish = Swish.apply\nclass M(", None)
     module = load(tmp_path, SWISH.replace("class M(", "swish = Swish.apply\nclass M(").replace(
@@ -614,3 +624,17 @@ def test_without_columns_there_are_no_positions(tmp_path):
     command = [sys.executable, "-X", "no_debug_ranges", "-c", script, str(tmp_path), here, python]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True"]
+
+
+def test_the_published_case_is_edited_at_its_call(tmp_path):
+    folder = ROOT / "examples" / "imagenet" / "efficientnet_pytorch"
+    if not (folder / "utils.py").exists():
+        pytest.skip("efficientnet_pytorch is unpacked by make demo")
+    module = load(tmp_path, (folder / "utils.py").read_bytes(), "utils")
+    with Recorder() as record:
+        module.MemoryEfficientSwish()(tensor(grad=True)).sum().backward()
+    facts = source.collect_facts([record.site("SwishImplementation")], record.codes)[0]
+    assert facts["line"] == 80 and spanned(facts) == "SwishImplementation.apply(x)"
+    assert facts["function_straight_line"], facts["function_problem"]
+    assert "F=torch.nn.functional" in facts["module_aliases"]
+    assert len(record.site("SwishImplementation")["backward_operations"]) == 6

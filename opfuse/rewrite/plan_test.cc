@@ -118,6 +118,23 @@ TEST(Facts, AreReadStrictly) {
   EXPECT_EQ(message("{\"site\": true}"), "facts.site: expected an integer, found true");
 }
 
+// testdata/facts.json is what python/opfuse/source.py says; test/source_test.py keeps it so.
+TEST(Facts, FromPythonGiveThePublishedEdit) {
+  std::ifstream file(std::string(OPFUSE_SOURCE_DIR) + "/opfuse/rewrite/testdata/facts.json");
+  const std::string json(std::istreambuf_iterator<char>(file), {});
+  const auto facts = parse_facts(json);
+  ASSERT_TRUE(facts.ok()) << facts.error().message;
+  Case c(
+      *facts,
+      "%x: f32[4]\n"
+      "function Swish #1 {\n"
+      "  %s: f32[4] = aten.sigmoid(%x) @ swish.py:9:21-37 (Swish.forward) < swish.py:21:15-29 (f)\n"
+      "  %y: f32[4] = aten.mul.Tensor(%x, %s) @ swish.py:9:17-37 (Swish.forward) < "
+      "swish.py:21:15-29 (f)\n"
+      "}\nreturn %y\n");
+  EXPECT_THAT(c.diff(), HasSubstr("-        return Swish.apply(x)\n+        return F.silu(x)\n"));
+}
+
 // A package in a folder of its own, patched by the module that is written for it.
 class PatchModule : public ::testing::Test {
  protected:
