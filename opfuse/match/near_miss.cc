@@ -158,6 +158,7 @@ bool guards_hold(const Context& context, const Pattern& pattern, const std::vect
                  const std::vector<ValueId>& values) {
   return std::ranges::all_of(guards, [&](const Guard& guard) {
     ValueId a = values[index_of(pattern, guard.a)], b = values[index_of(pattern, guard.b)];
+    if (a == kNone || b == kNone) return false;
     if (guard.kind == Guard::Kind::kNotSame) return a != b;
     const graph::TensorMeta& x = context.form.graph.values[a].meta;
     const graph::TensorMeta& y = context.form.graph.values[b].meta;

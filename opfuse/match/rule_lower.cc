@@ -210,17 +210,21 @@ class Lowering {
       return fail(e, fmt::format("not supported yet: {}()", e.text));
     if (function == std::end(kFunctions))
       return fail(e, fmt::format("expected a function of docs/rulebook.md, found '{}'", e.text));
+    if (e.text == "sqrt" && e.children.size() == 1) return square_root(e);
     const graph::Schema* schema = schemas_.find(function->overload);
     std::vector<std::string> arguments;
     for (size_t i = 0; i < e.children.size(); ++i) {
       OPFUSE_TRY(std::string text, argument(e.children[i], e.keywords[i], *schema));
       arguments.push_back(std::move(text));
     }
-    if (e.text == "sqrt" && e.children.size() == 1) {
-      OPFUSE_TRY(Term operand, value(e.children[0]));
-      if (operand.number) return Term{"", std::sqrt(*operand.number), false};
-    }
     return emit(fmt::format("{}({})", function->overload, fmt::join(arguments, ", ")), e);
+  }
+
+  // Of a number, it is a constant: sqrt(2 / pi).
+  Result<Term> square_root(const Expression& e) {
+    OPFUSE_TRY(Term operand, value(e.children[0]));
+    if (operand.number) return Term{"", std::sqrt(*operand.number), false};
+    return emit(fmt::format("aten.sqrt({})", operand.text()), e);
   }
 
   // `keepdim` alone is keepdim=True.
@@ -267,12 +271,12 @@ class Lowering {
       bool external = id < static_cast<ValueId>(externals.size());
       bool is_result = std::ranges::find(graph.results, id) != graph.results.end();
       bool used = !graph.users[id].empty() || is_result;
-      if (external && !used)
+      if (external && !used && !free_names_)  // a neighbour may lack a parameter
         return Error{fmt::format("{}:{}:1: '{}' is not used", rule_.file, line, externals[id])};
       if (external && is_result)
         return Error{
             fmt::format("{}:{}:1: '{}' is returned as it is", rule_.file, line, externals[id])};
-      if (!used && graph.values[id].producer == kNone) continue;
+      if (!used && !external && graph.values[id].producer == kNone) continue;
       place[id] = static_cast<ValueId>(kept.size());
       kept.push_back(std::move(graph.values[id]));
     }
@@ -366,7 +370,7 @@ Status check_results(const Rule& rule, const Spelling& spelling) {
         if (operand != kNone) todo.push_back(operand);
   }
   for (size_t id = 0; id < g.values.size(); ++id)
-    if (!reached[id])
+    if (!reached[id] && g.values[id].producer != kNone)
       return Error{
           fmt::format("{}:{}:1: not supported yet: {} computes something that its last "
                       "result does not need",
