@@ -88,6 +88,7 @@ void read_errors(const Fields& from, const char* key, std::vector<TensorError>* 
     fields.read("error_new", &error.error_new);
     fields.read("excess", &error.excess);
     fields.read("nonfinite_differences", &error.nonfinite_differences);
+    fields.read("mended", &error.mended);
   }
 }
 
@@ -152,7 +153,8 @@ Json json_of(const TensorError& error) {
           {"error_old", error.error_old},
           {"error_new", error.error_new},
           {"excess", error.excess},
-          {"nonfinite_differences", error.nonfinite_differences}};
+          {"nonfinite_differences", error.nonfinite_differences},
+          {"mended", error.mended}};
 }
 
 Json json_of(const SiteVerdict& site) {

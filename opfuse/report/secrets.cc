@@ -54,7 +54,7 @@ struct Shape {
 
 const std::vector<Shape>& shapes() {
   static const std::vector<Shape> list = {
-      {std::regex(R"(([A-Za-z][A-Za-z0-9+.-]*://)[^/\s@'"]+@)"), "$1***@"},
+      {std::regex(R"(([A-Za-z][A-Za-z0-9+.-]{1,15}://)[^/\s@'"]+@)"), "$1***@"},
       {std::regex(R"(([?&](?:[A-Za-z_-]*(?:token|key|secret|password|sig|signature)))=[^&\s'"]+)",
                   std::regex::icase),
        "$1=***"},
@@ -109,6 +109,7 @@ std::string mask_variable(std::string_view name, std::string_view value) {
 }
 
 std::string mask_text(std::string_view text) {
+  // Every pattern is bounded on its left, so that a long text takes time linear in its length.
   // std::regex recurses once a character; what is longer than any command line is not looked at.
   constexpr size_t kLongest = 1 << 14;
   std::string masked(text.substr(0, kLongest));

@@ -295,10 +295,14 @@ std::vector<std::pair<std::string, Pair>> conditions(const Report& a, const Repo
           {"processes", {std::to_string(a.run.world_size), std::to_string(b.run.world_size)}}};
 }
 
+const SideTimes& original_side(const Report& report) {
+  return report.old_side.steps > 0 ? report.old_side : report.plain;
+}
+
 // TIME with the code that the run ended with.
 const SideTimes& final_side(const Report& report) {
   if (report.outcome == Outcome::kTuned && report.new_side.steps > 0) return report.new_side;
-  return report.old_side.steps > 0 ? report.old_side : report.plain;
+  return original_side(report);
 }
 
 }  // namespace
@@ -319,28 +323,27 @@ std::string compare_text(const Report& before, const Report& after,
   add("started", utc_time(before.run.started_unix_s), utc_time(after.run.started_unix_s), false);
   add("outcome", std::string(outcome_name(before.outcome)),
       std::string(outcome_name(after.outcome)), true);
-  int differing = 0;
+  std::string differing;
   for (const auto& [name, values] : conditions(before, after)) {
     add(name, values.first, values.second, true);
-    differing += values.first != values.second;
+    if (values.first != values.second) differing += (differing.empty() ? "" : ", ") + name;
   }
   add("operators a step", format_count(before.step.operators), format_count(after.step.operators),
       true);
   add("sites", sites_text(before), sites_text(after), true);
-  add("TIME, original", side_text(before.old_side.steps ? before.old_side : before.plain),
-      side_text(after.old_side.steps ? after.old_side : after.plain), false);
+  add("TIME, original", side_text(original_side(before)), side_text(original_side(after)), false);
   add("TIME, replaced", side_text(before.new_side), side_text(after.new_side), false);
-  add("images/s, original", rate_text(before.old_side), rate_text(after.old_side), false);
+  add("images/s, original", rate_text(original_side(before)), rate_text(original_side(after)),
+      false);
   add("images/s, replaced", rate_text(before.new_side), rate_text(after.new_side), false);
   add("ratio in the run", ratio_text(before), ratio_text(after), false);
   out.table(rows);
 
   const SideTimes &a = final_side(before), &b = final_side(after);
-  if (differing > 0) {
+  if (!differing.empty()) {
     out.wrapped("  ",
-                fmt::format("Not comparable by TIME: {} differ. The ratio within each run "
-                            "still holds.",
-                            plural(differing, "condition")),
+                "Not comparable by TIME, because of different " + differing +
+                    ". The ratio within each run still holds.",
                 Style::kWarning);
   } else if (a.time_median_s > 0 && b.time_median_s > 0) {
     out.wrapped(

@@ -206,7 +206,7 @@ function siteProof(report, verdict) {
   const site = report.sites.find((s) => s.id === verdict.site);
   const row = (set) => (e) => [set, e.what, num(formatError(e.error_old)), num(formatError(e.error_new)),
     num(e.error_old > 0 ? `${(e.error_new / e.error_old).toFixed(2)}×` : "–"), num(formatError(e.same_function)),
-    num(formatCount(e.nonfinite_differences)), num(formatCount(e.elements))];
+    num(formatCount(e.nonfinite_differences) + (e.mended ? `, ${formatCount(e.mended)} mended` : "")), num(formatCount(e.elements))];
   const rows = [...verdict.captured.map(row("captured")), ...verdict.generated.map(row("generated"))];
   return el("article", {},
     el("h3", {}, site ? el("code", {}, `${baseName(site.file)}:${site.line}`) : `site ${verdict.site}`, " ",

@@ -1,0 +1,117 @@
+#include <gmock/gmock.h>
+
+#include "opfuse/report/report.h"
+#include "opfuse/report/sample_run.h"
+
+namespace opfuse::report {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+Report report_of(const std::string& outcome) {
+  SampleRun run;
+  run.write_config(run.config());
+  run.write_process(4242, run.process(outcome));
+  Report report = std::move(build_report(run.path(), RunEnd{0, 154.0}).value());
+  report.run.report_dir = "opfuse-report/main-20260301-1412";
+  report.run.command = {"python", "main.py"};
+  report.trouble.clear();
+  return report;
+}
+
+TEST(Terminal, TheTableOfATunedRun) {
+  EXPECT_EQ(terminal_text(report_of("tuned")),
+            R"(opfuse  EfficientNet, 1 process, step = SGD.step, 1,901 operators a step
+  chain  site                   calls  now           becomes    same function  error     step
+  silu   utils.py:80 (via :67)     49  x*sigmoid(x)  F.silu(x)  proved, E1     1.0x old  1.27x [1.19, 1.34]
+  domain: F.silu(x) takes floating only and raises otherwise; --strict avoids that
+  step  2.47 s -> 1.94 s    6.5 -> 8.2 images/s    1.27x [1.21, 1.32]   (fresh 12 pairs after the choice)
+  DATA  12.0 ms -> 12.0 ms between steps, not in TIME
+  near miss: 16 calls silu: sigmoid(a)*b with a and b two values: a gate, not silu (model.py:112)
+  cost  recording and proof took 7.4 plain steps' time, peak memory 3.6 GiB
+  next: Keep the edit: `opfuse apply opfuse-report/main-20260301-1412`, then commit it.
+  next: Use the plan from the first step on, without measuring: `opfuse run --plan
+        opfuse-report/main-20260301-1412/plan.json -- python main.py`.
+  opfuse-report/main-20260301-1412/: report.html changes.diff plan.json report.json
+  trace_before.json trace_after.json
+)");
+}
+
+TEST(Terminal, ARefusalSaysWhatWhyAndWhatNext) {
+  const std::string text = terminal_text(report_of("refused"));
+  EXPECT_THAT(text,
+              HasSubstr("Found, but left alone: x*sigmoid(x) at utils.py:80 (49 calls a step)"));
+  EXPECT_THAT(text, HasSubstr("is kept by Python: self.last = s"));
+  EXPECT_THAT(text, HasSubstr("next: Why, in full: `opfuse explain utils.py:80`."));
+}
+
+TEST(Terminal, EachOutcomeSaysItsVerdict) {
+  const std::pair<const char*, const char*> expected[] = {
+      {"nothing_found",
+       "Nothing to replace: no chain of the rulebook is among the 1,901 operators"},
+      {"not_faster", "No gain: with x*sigmoid(x)"},
+      {"undecided", "Undecided: after 40 counted steps the ratio is 1.03x [0.97, 1.09]"},
+      {"failed", "opfuse failed and took itself out of the way: proving: the replay ran out"},
+      {"recorded", "One step is recorded: 1,901 operators of EfficientNet."},
+      {"plan_applied", "The plan runs: one edit at utils.py:80 replaces x*sigmoid(x)"},
+      {"dry_run", "Dry run: x*sigmoid(x) at utils.py:80 (49 calls a step) can be replaced"}};
+  for (const auto& [outcome, sentence] : expected) {
+    TerminalOptions wide;
+    wide.width = 400;
+    const std::string text = terminal_text(report_of(outcome), wide);
+    EXPECT_THAT(text, HasSubstr(sentence)) << outcome;
+    EXPECT_THAT(text, HasSubstr("  next: ")) << outcome;
+  }
+}
+
+TEST(Terminal, TextOfTheRunCannotSendControlCharacters) {
+  Report report = report_of("tuned");
+  report.trouble = {"\x1b[2Jgone"};
+  report.sites[0].now = "x\x07*y";
+  EXPECT_THAT(terminal_text(report), Not(HasSubstr("\x1b")));
+  EXPECT_THAT(terminal_text(report), Not(HasSubstr("\x07")));
+}
+
+TEST(Terminal, ColourAddsNothingButColour) {
+  const Report report = report_of("tuned");
+  TerminalOptions options;
+  options.color = true;
+  std::string text = terminal_text(report, options);
+  EXPECT_THAT(text, HasSubstr("\x1b[1;32m"));
+  for (size_t at; (at = text.find('\x1b')) != std::string::npos;)
+    text.erase(at, text.find('m', at) - at + 1);
+  EXPECT_EQ(text, terminal_text(report));
+}
+
+TEST(Terminal, CompareShowsBothAndSaysWhenConditionsDiffer) {
+  const Report before = report_of("not_faster");
+  Report after = report_of("tuned");
+  TerminalOptions wide;
+  wide.width = 400;
+  EXPECT_THAT(compare_text(before, after, wide), HasSubstr("TIME at the end of each run: "));
+  after.run.threads = 8;
+  const std::string text = compare_text(before, after, wide);
+  EXPECT_THAT(text, HasSubstr("Not comparable by TIME, because of different threads."));
+  EXPECT_THAT(text, HasSubstr("0.99x [0.97, 1.01], 12 pairs      1.27x [1.21, 1.32], 12 pairs"));
+}
+
+TEST(Markdown, HoldsTablesDiffAndCommand) {
+  const std::string text = markdown_text(report_of("tuned"));
+  EXPECT_THAT(text, HasSubstr("| TIME, median | "));
+  EXPECT_THAT(text, HasSubstr("```diff\n--- a/efficientnet_pytorch/utils.py"));
+  EXPECT_THAT(text, HasSubstr("```sh\npython main.py\n```"));
+  EXPECT_THAT(text, HasSubstr("x\\*sigmoid(x)"));
+}
+
+TEST(Csv, QuotesWhatHoldsACommaAndHasOneRowForTheStep) {
+  Report report = report_of("tuned");
+  report.sites[0].now = "f(x, \"y\")";
+  const std::string text = csv_text(report);
+  EXPECT_THAT(text, HasSubstr(",\"f(x, \"\"y\"\")\",F.silu(x),kept,E1,212.5,611,"));
+  EXPECT_THAT(text, HasSubstr("step,,,,,,,tuned,,,,2.47,"));
+  EXPECT_TRUE(text.ends_with(",1.27,1.21,1.32,12\r\n")) << text;
+}
+
+}  // namespace
+}  // namespace opfuse::report
