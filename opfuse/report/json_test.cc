@@ -1,6 +1,10 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <fstream>
+#include <iterator>
+#include <regex>
+#include <set>
 
 #include "opfuse/report/report.h"
 #include "opfuse/report/sample_run.h"
@@ -62,6 +66,27 @@ TEST(ReportJson, ErrorsSayWhere) {
             "report.json: sites[0].line: expected a whole number, found a string");
   EXPECT_EQ(error_of(R"({"schema_version": 1, "outcome": "tuned", "run": 3})"),
             "report.json: run: expected an object, found another number");
+}
+
+// Names of the fields of `json`, but not those of objects whose names are data.
+void collect_names(const nlohmann::ordered_json& json, std::set<std::string>* names) {
+  if (json.is_array())
+    for (const auto& element : json) collect_names(element, names);
+  if (!json.is_object()) return;
+  for (const auto& [name, value] : json.items()) {
+    names->insert(name);
+    if (name != "shapes" && name != "losses") collect_names(value, names);
+  }
+}
+
+TEST(ReportJson, EveryFieldIsInTheManual) {
+  std::ifstream in(std::string(OPFUSE_SOURCE_DIR) + "/docs/report-schema.md");
+  const std::string manual{std::istreambuf_iterator<char>(in), {}};
+  std::set<std::string> names;
+  collect_names(Json::parse(report_to_json(sample_report())), &names);
+  EXPECT_GT(names.size(), 100u);
+  for (const std::string& name : names)
+    EXPECT_TRUE(std::regex_search(manual, std::regex("\\b" + name + "\\b"))) << name;
 }
 
 TEST(ReportJson, AMissingFileIsNamed) {

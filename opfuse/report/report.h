@@ -201,7 +201,7 @@ struct Report {
   std::vector<Process> processes;
   std::map<std::string, int64_t> losses;     // what the recorder lost, by name
   std::vector<std::string> trouble;          // what went wrong, ours and theirs
-  std::map<std::string, std::string> files;  // "step_before" -> path below the run directory
+  std::map<std::string, std::string> files;  // "step_before" -> path below state/
   std::string plan_json;                     // plan.json of the main process, "" without a plan
   std::vector<PatchModule> patch_modules;    // one for each diff in an installed package
 };
