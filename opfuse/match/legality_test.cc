@@ -6,6 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <set>
+
 #include "opfuse/match/test_graphs.h"
 
 namespace opfuse::match {
@@ -347,6 +350,33 @@ TEST(Legality, AChainThatSharesAnOperatorWithAnotherOneIsRefused) {
   for (const Match& match : report.matches)
     EXPECT_THAT(match.refusals, Contains(Field(&Refusal::row, 1)));
   EXPECT_THAT(report.matches[1].refusals, Contains(Field(&Refusal::row, 0)));
+}
+
+// The names of all tests of this program, as "Suite.Name".
+std::set<std::string> test_names() {
+  std::set<std::string> names;
+  const ::testing::UnitTest& unit = *::testing::UnitTest::GetInstance();
+  for (int i = 0; i < unit.total_test_suite_count(); ++i) {
+    const ::testing::TestSuite& suite = *unit.GetTestSuite(i);
+    for (int k = 0; k < suite.total_test_count(); ++k)
+      names.insert(std::string(suite.name()) + "." + suite.GetTestInfo(k)->name());
+  }
+  return names;
+}
+
+TEST(LegalityPage, HasEveryRowInOrderAndNamesTestsThatExist) {
+  std::ifstream file(std::string(OPFUSE_SOURCE_DIR) + "/docs/legality.md");
+  std::set<std::string> names = test_names();
+  int row = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("| ") || !std::isdigit(static_cast<unsigned char>(line[2]))) continue;
+    EXPECT_EQ(std::stoi(line.substr(2)), ++row);
+    std::string test = line.substr(line.rfind("| ", line.size() - 3) + 2);
+    test.erase(std::min(test.find(' '), test.size()));
+    if (test.empty() || test == "|") continue;
+    EXPECT_THAT(names, Contains(test)) << line;
+  }
+  EXPECT_EQ(row, 46);
 }
 
 }  // namespace
