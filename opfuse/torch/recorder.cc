@@ -95,16 +95,16 @@ struct Recording {
       : options(options),
         number(number),
         record(std::make_unique<Record>()),
-        rows(record.get(), identities, number),
-        values(record.get(), &rows, options.values, options.max_snapshot_bytes) {}
+        rows(record.get(), &log, identities, number),
+        values(record.get(), &log, &rows, options.values, options.max_snapshot_bytes) {}
 
   RecorderOptions options;
   uint64_t number;
   std::unique_ptr<Record> record;
+  EventLog log;
   RowBuilder rows;
   ValueCapture values;
   std::unordered_map<OperatorKey, std::unique_ptr<OperatorInfo>, OperatorKeyHash> operators;
-  std::vector<const OperatorInfo*> event_operators;  // per event, null for scopes
   std::shared_ptr<CodeTable> codes;
   bool communication = false;  // operators whose writes may arrive later have been seen
   int64_t start_ns = 0;
@@ -240,27 +240,14 @@ bool python_may_have_run(const Recording& recording, const std::vector<OpenEvent
   return !open.back().is_operator && !open.back().is_backward_node;
 }
 
-c10::IValue replayable_attribute(const c10::IValue& value) {
-  bool kept = value.isBool() || value.isInt() || value.isDouble() || value.isComplexDouble() ||
-              value.isIntList() || value.isDoubleList() || value.isBoolList() || value.isString() ||
-              value.isDevice();
-  return kept ? value : c10::IValue();
-}
-
-void describe_inputs(Recording* recording, const OperatorInfo* op, EventRow* event,
-                     c10::ArrayRef<c10::IValue> inputs) {
+void describe_inputs(Recording* recording, LogEvent* event, c10::ArrayRef<c10::IValue> inputs) {
   recording->rows.clear_opaque();
-  event->inputs.reserve(inputs.size());
-  for (const c10::IValue& input : inputs) {
-    event->inputs.push_back(recording->rows.argument(input));
-    if (event->inputs.back().kind == trace::ArgumentKind::kOpaque && op != nullptr)
-      event->flags |= trace::kOpaqueArguments;
-  }
-  if (recording->rows.saw_opaque()) event->flags |= trace::kOpaqueArguments;
+  event->inputs = recording->rows.arguments(inputs);
+  if (recording->rows.saw_opaque() && event->op != nullptr) event->flags |= trace::kOpaqueArguments;
 }
 
-OpenEvent open_event(const EventRow& event, const OperatorInfo* op,
-                     const std::vector<OpenEvent>& open) {
+OpenEvent open_event(const LogEvent& event, const std::vector<OpenEvent>& open) {
+  const OperatorInfo* op = event.op;
   OpenEvent entry;
   entry.is_operator = event.kind == EventKind::kOperator;
   entry.is_aten = op != nullptr && op->is_aten;
@@ -279,8 +266,9 @@ OpenEvent open_event(const EventRow& event, const OperatorInfo* op,
 }
 
 void fill_event(Recording* recording, ThreadState* thread, const at::RecordFunction& function,
-                const OperatorInfo* op, c10::ArrayRef<c10::IValue> inputs, EventRow* event) {
+                const OperatorInfo* op, c10::ArrayRef<c10::IValue> inputs, LogEvent* event) {
   auto& strings = recording->record->table.strings;
+  event->op = op;
   event->kind = kind_of(function, op != nullptr);
   event->name = op != nullptr ? op->name_id : strings.intern(function.name());
   event->flags = thread_flags(inputs);
@@ -294,7 +282,7 @@ void fill_event(Recording* recording, ThreadState* thread, const at::RecordFunct
   // Of an operator this is the number that its node would get: kept until the end is seen.
   event->sequence = function.seqNr();
   event->stack = thread->frames.empty() ? trace::kNone : recording->rows.stack(thread->frames);
-  describe_inputs(recording, op, event, inputs);
+  describe_inputs(recording, event, inputs);
 }
 
 std::unique_ptr<at::ObserverContext> start_event(const at::RecordFunction& function,
@@ -320,7 +308,8 @@ std::unique_ptr<at::ObserverContext> start_event(const at::RecordFunction& funct
   Recording* recording = global.recording.get();
   if (recording == nullptr || recording->number != number) return nullptr;
   Record& record = *recording->record;
-  if (static_cast<int64_t>(record.table.events.size()) >= recording->options.max_events) {
+  EventLog& log = recording->log;
+  if (static_cast<int64_t>(log.events.size()) >= recording->options.max_events) {
     ++record.table.losses["events dropped: cap"];
     record.complete = false;
     return nullptr;
@@ -328,13 +317,11 @@ std::unique_ptr<at::ObserverContext> start_event(const at::RecordFunction& funct
   const OperatorInfo* op = find_operator(recording, function);
   auto inputs = last_values(function.inputs(), op != nullptr ? op->arguments : 0,
                             op != nullptr && op->handle->hasSchema());
-  const auto index = static_cast<int32_t>(record.table.events.size());
-  record.table.events.emplace_back();
-  record.calls.emplace_back();
-  recording->event_operators.push_back(op);
-  EventRow& event = record.table.events.back();
+  const auto index = static_cast<int32_t>(log.events.size());
+  log.events.push_back({});
+  LogEvent& event = log.events.back();
   fill_event(recording, thread, function, op, inputs, &event);
-  OpenEvent entry = open_event(event, op, thread->open);
+  OpenEvent entry = open_event(event, thread->open);
   entry.event = index;
   recording->values.note_new_storages(index, entry.inside_leaf, false);
   if (python_may_have_run(*recording, thread->open)) recording->values.python_may_have_run();
@@ -342,16 +329,11 @@ std::unique_ptr<at::ObserverContext> start_event(const at::RecordFunction& funct
   auto context = std::make_unique<EventContext>();
   context->recording = number;
   context->event = index;
-  if (op != nullptr) {
-    Call& call = record.calls.back();
-    call.op = op->handle;
-    call.attributes.reserve(inputs.size());
-    for (const c10::IValue& input : inputs) call.attributes.push_back(replayable_attribute(input));
-    if (!op->is_aten && op->name.compare(0, 10, "profiler::") != 0) recording->communication = true;
-  }
+  if (op != nullptr && !op->is_aten && op->name.compare(0, 10, "profiler::") != 0)
+    recording->communication = true;
   if (entry.is_leaf) recording->values.before_leaf(index, *op, inputs, &context->held);
   thread->open.push_back(entry);
-  record.table.events.back().start_ns = now_ns();
+  event.start_ns = now_ns();
   return context;
 }
 
@@ -364,20 +346,18 @@ int64_t made_node(const at::Tensor& output, int64_t next_sequence) {
   return next_sequence < 0 || made >= next_sequence ? made : -1;
 }
 
-void describe_outputs(Recording* recording, const OperatorInfo& op, EventRow* event,
-                      c10::ArrayRef<c10::IValue> outputs) {
+void describe_outputs(Recording* recording, LogEvent* event, c10::ArrayRef<c10::IValue> outputs) {
   const int64_t next_sequence = event->sequence;
   event->sequence = -1;
-  event->outputs.reserve(outputs.size());
   recording->rows.clear_opaque();
-  for (const c10::IValue& output : outputs) {
-    event->outputs.push_back(recording->rows.argument(output));
-    if (event->forward_sequence != -1 || !output.isTensor()) continue;
-    if (output.toTensor().defined() && output.toTensor().requires_grad())
-      event->forward_sequence = made_node(output.toTensor(), next_sequence);
-  }
+  event->outputs = recording->rows.arguments(outputs);
   if (recording->rows.saw_opaque()) event->flags |= trace::kOpaqueArguments;
-  if (op.name == "aten::_local_scalar_dense") event->outputs.clear();
+  for (const c10::IValue& output : outputs) {
+    if (!output.isTensor() || !output.toTensor().defined()) continue;
+    if (!output.toTensor().requires_grad()) continue;
+    event->forward_sequence = made_node(output.toTensor(), next_sequence);
+    if (event->forward_sequence != -1) break;
+  }
 }
 
 void end_event(const at::RecordFunction& function, EventContext* context, ThreadState* thread,
@@ -396,12 +376,12 @@ void end_event(const at::RecordFunction& function, EventContext* context, Thread
   std::lock_guard lock(global.mutex);
   Recording* recording = global.recording.get();
   if (recording == nullptr || recording->number != context->recording) return;
-  EventRow& event = recording->record->table.events[context->event];
+  LogEvent& event = recording->log.events[context->event];
   event.dur_ns = end_ns - event.start_ns;
-  const OperatorInfo* op = recording->event_operators[context->event];
+  const OperatorInfo* op = event.op;
   if (op == nullptr) return;
   auto outputs = last_values(function.outputs(), op->returns, op->handle->hasSchema());
-  describe_outputs(recording, *op, &event, outputs);
+  describe_outputs(recording, &event, outputs);
   recording->values.note_new_storages(context->event, entry.inside_leaf,
                                       entry.inside_leaf && op->is_clone);
   if (entry.is_leaf) recording->values.after_leaf(context->event, *op, outputs, context->held);
@@ -470,6 +450,7 @@ void add_extra_schemas(Recording* recording) {
 void finish(Recording* recording, int64_t end_ns) {
   Record& record = *recording->record;
   record.seconds = static_cast<double>(end_ns - recording->start_ns) * 1e-9;
+  fill_record(&recording->log, &record);
   for (size_t row = 0; row < record.table.events.size(); ++row) {
     EventRow& event = record.table.events[row];
     if (event.dur_ns != -1) continue;
@@ -515,8 +496,9 @@ Status start_recording(const RecorderOptions& options) {
                                           .count();
     if (options.python_frames && python_frames_available())
       record.codes = recording->codes = shared_code_table();
-    record.table.events.reserve(1 << 14);
-    record.calls.reserve(1 << 14);
+    // Grown during the step, these would leave holes in the heap.
+    record.table.storages.reserve(1 << 14);
+    record.snapshots.reserve(1 << 14);
     recording->start_ns = now_ns();
     global.recording = std::move(recording);
     running.store(number, std::memory_order_release);

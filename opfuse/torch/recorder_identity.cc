@@ -2,34 +2,24 @@
 
 namespace opfuse::torch_bridge {
 
-// An address that is in the table belongs to the same object still: the weak reference holds it.
 TensorIdentity& IdentityTable::tensor(const at::Tensor& tensor) {
-  auto it = tensors_.find(tensor.unsafeGetTensorImpl());
-  if (it == tensors_.end()) {
-    using Reference = decltype(TensorIdentity::reference);
-    TensorIdentity identity{.reference = Reference(tensor.getIntrusivePtr()), .id = next_tensor_++};
-    it = tensors_.emplace(tensor.unsafeGetTensorImpl(), std::move(identity)).first;
-  }
-  return it->second;
+  return tensors_.find_or_add(tensor.unsafeGetTensorImpl(), [&] {
+    return decltype(TensorIdentity::reference)(tensor.getIntrusivePtr());
+  });
 }
 
 StorageIdentity& IdentityTable::storage(const c10::Storage& storage) {
-  auto it = storages_.find(storage.unsafeGetStorageImpl());
-  if (it == storages_.end()) {
-    StorageIdentity identity{.reference = storage.getWeakStorageImpl(), .id = next_storage_++};
-    it = storages_.emplace(storage.unsafeGetStorageImpl(), std::move(identity)).first;
-  }
-  return it->second;
+  return storages_.find_or_add(storage.unsafeGetStorageImpl(),
+                               [&] { return storage.getWeakStorageImpl(); });
 }
 
 const StorageIdentity* IdentityTable::find_storage(const void* storage_impl) const {
-  auto it = storages_.find(storage_impl);
-  return it == storages_.end() || it->second.reference.expired() ? nullptr : &it->second;
+  return storages_.find(storage_impl);
 }
 
 void IdentityTable::drop_expired() {
-  std::erase_if(tensors_, [](const auto& entry) { return entry.second.reference.expired(); });
-  std::erase_if(storages_, [](const auto& entry) { return entry.second.reference.expired(); });
+  tensors_.forget_expired();
+  storages_.forget_expired();
 }
 
 }  // namespace opfuse::torch_bridge

@@ -5,16 +5,14 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
+#include <array>
+#include <bit>
 #include <limits>
 
 namespace opfuse::torch_bridge {
 namespace {
 
 using trace::ArgumentKind;
-using trace::ArgumentRow;
-using trace::TensorRow;
 
 bool is_wrapper(const c10::TensorImpl& impl) {
   c10::DispatchKeySet keys = impl.key_set();
@@ -88,26 +86,16 @@ uint64_t mix(uint64_t hash, uint64_t value) {
   return hash ^ (hash >> 29);
 }
 
-uint64_t hash_row(const TensorRow& row) {
-  uint64_t number;
-  std::memcpy(&number, &row.number, sizeof number);
+uint64_t hash_row(const LogTensor& row, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
   uint64_t hash = mix(static_cast<uint32_t>(row.tensor), static_cast<uint32_t>(row.storage));
   hash = mix(hash, static_cast<uint64_t>(row.offset));
   hash = mix(hash, (static_cast<uint64_t>(row.flags) << 16) ^ static_cast<uint8_t>(row.dtype) ^
                        (uint64_t{row.shape_known} << 8));
   hash = mix(hash, static_cast<uint64_t>(row.torch_version));
-  hash = mix(hash, number);
-  for (int64_t size : row.shape) hash = mix(hash, static_cast<uint64_t>(size));
-  for (int64_t stride : row.strides) hash = mix(hash, static_cast<uint64_t>(stride));
+  hash = mix(hash, std::bit_cast<uint64_t>(row.number));
+  for (int64_t size : sizes) hash = mix(hash, static_cast<uint64_t>(size));
+  for (int64_t stride : strides) hash = mix(hash, static_cast<uint64_t>(stride));
   return hash;
-}
-
-bool same_row(const TensorRow& a, const TensorRow& b) {
-  return a.tensor == b.tensor && a.storage == b.storage && a.offset == b.offset &&
-         a.dtype == b.dtype && a.device == b.device && a.flags == b.flags &&
-         a.shape_known == b.shape_known && a.torch_version == b.torch_version &&
-         std::memcmp(&a.number, &b.number, sizeof a.number) == 0 && a.shape == b.shape &&
-         a.strides == b.strides;
 }
 
 }  // namespace
@@ -133,15 +121,49 @@ int32_t RowBuilder::storage(const c10::Storage& storage) {
   return identity.row;
 }
 
-int32_t RowBuilder::intern(const TensorRow& row, int32_t hint) {
-  std::vector<TensorRow>& rows = record_->table.tensors;
-  if (hint >= 0 && same_row(rows[hint], row)) return hint;
-  std::vector<int32_t>& candidates = tensor_rows_[hash_row(row)];
-  for (int32_t candidate : candidates)
-    if (same_row(rows[candidate], row)) return candidate;
-  candidates.push_back(static_cast<int32_t>(rows.size()));
-  rows.push_back(row);
-  return candidates.back();
+bool RowBuilder::same_row(const LogTensor& known, const LogTensor& row,
+                          const Dimensions& dimensions) const {
+  const size_t rank = dimensions.sizes.size();
+  if (known.tensor != row.tensor || known.storage != row.storage || known.offset != row.offset ||
+      known.dtype != row.dtype || known.device != row.device || known.flags != row.flags ||
+      known.shape_known != row.shape_known || known.torch_version != row.torch_version ||
+      std::bit_cast<uint64_t>(known.number) != std::bit_cast<uint64_t>(row.number) ||
+      known.dimensions.count != 2 * rank)
+    return false;
+  for (size_t d = 0; d < rank; ++d)
+    if (log_->numbers[known.dimensions.first + d] != dimensions.sizes[d] ||
+        log_->numbers[known.dimensions.first + rank + d] != dimensions.strides[d])
+      return false;
+  return true;
+}
+
+int32_t RowBuilder::intern(const LogTensor& row, const Dimensions& dimensions, int32_t hint) {
+  MappedArray<LogTensor>& rows = log_->tensors;
+  if (hint >= 0 && same_row(rows[hint], row, dimensions)) return hint;
+  const uint64_t hash = hash_row(row, dimensions.sizes, dimensions.strides);
+  auto [it, is_new] = tensor_rows_.try_emplace(hash, trace::kNone);
+  for (int32_t known = it->second; known != trace::kNone; known = rows[known].next)
+    if (same_row(rows[known], row, dimensions)) return known;
+  LogTensor added = row;
+  added.next = it->second;
+  added.dimensions = numbers(dimensions.sizes);
+  added.dimensions.count += numbers(dimensions.strides).count;
+  it->second = static_cast<int32_t>(rows.size());
+  rows.push_back(added);
+  return it->second;
+}
+
+template <class Numbers>
+LogRange RowBuilder::numbers(const Numbers& values) {
+  LogRange range{log_->numbers.size(), 0};
+  for (auto value : values) {
+    if constexpr (std::is_same_v<decltype(value), double>)
+      log_->numbers.push_back(std::bit_cast<int64_t>(value));
+    else
+      log_->numbers.push_back(value);
+    ++range.count;
+  }
+  return range;
 }
 
 int32_t RowBuilder::tensor(const at::Tensor& tensor) {
@@ -149,18 +171,11 @@ int32_t RowBuilder::tensor(const at::Tensor& tensor) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   TensorIdentity& identity = identities_->tensor(tensor);
   int32_t hint = identity.record == record_number_ ? identity.row : -1;
-  TensorRow& row = scratch_;
+  LogTensor row;
+  Dimensions dimensions;
   row.tensor = static_cast<int32_t>(identity.id);
-  row.storage = trace::kNone;
-  row.offset = 0;
   row.dtype = dtype_of(impl);
-  row.device = -1;
   row.flags = tensor_flags(tensor);
-  row.shape_known = false;
-  row.shape.clear();
-  row.strides.clear();
-  row.torch_version = -1;
-  row.number = 0;
   if (const char* reason = why_opaque(tensor)) {
     saw_opaque_ = true;
     decline(reason);
@@ -170,54 +185,61 @@ int32_t RowBuilder::tensor(const at::Tensor& tensor) {
     row.storage = storage(tensor.storage());
     row.offset = impl.storage_offset();
     row.shape_known = true;
-    row.shape.assign(impl.sizes().begin(), impl.sizes().end());
-    row.strides.assign(impl.strides().begin(), impl.strides().end());
+    dimensions = {impl.sizes(), impl.strides()};
     const auto& version = impl.version_counter();
     if (version.enabled()) row.torch_version = version.current_version();
     if (row.flags & trace::kWrappedNumber) row.number = wrapped_value(tensor);
   }
-  int32_t id = intern(row, hint);
+  int32_t id = intern(row, dimensions, hint);
   identity.record = record_number_;
   identity.row = id;
   return id;
 }
 
-ArgumentRow RowBuilder::argument(const c10::IValue& value) {
-  ArgumentRow row;
+LogRange RowBuilder::arguments(c10::ArrayRef<c10::IValue> values) {
+  LogRange range{log_->arguments.size(), static_cast<uint32_t>(values.size())};
+  for (const c10::IValue& value : values) log_->arguments.push_back(argument(value));
+  return range;
+}
+
+LogArgument RowBuilder::argument(const c10::IValue& value) {
+  LogArgument row;
   auto& strings = record_->table.strings;
+  const auto set = [&](ArgumentKind kind, LogRange range) {
+    row.kind = kind;
+    row.values = range;
+  };
+  const auto one = [&](auto number) { return numbers(std::array{number}); };
   if (value.isTensor()) {
-    row.kind = ArgumentKind::kTensor;
-    row.tensors.push_back(tensor(value.toTensor()));
+    set(ArgumentKind::kTensor, one(int64_t{tensor(value.toTensor())}));
   } else if (value.isNone()) {
     row.kind = ArgumentKind::kNone;
   } else if (value.isTensorList()) {
-    row.kind = ArgumentKind::kTensorList;
-    for (const at::Tensor& element : value.toTensorVector()) row.tensors.push_back(tensor(element));
+    c10::SmallVector<int64_t, 16> rows;
+    for (const at::Tensor& element : value.toTensorVector()) rows.push_back(tensor(element));
+    set(ArgumentKind::kTensorList, numbers(rows));
   } else if (value.isOptionalTensorList()) {
-    row.kind = ArgumentKind::kOptionalTensorList;
+    c10::SmallVector<int64_t, 16> rows;
     for (const auto& element : value.toOptionalTensorVector())
-      row.tensors.push_back(element ? tensor(*element) : trace::kNone);
+      rows.push_back(element ? tensor(*element) : trace::kNone);
+    set(ArgumentKind::kOptionalTensorList, numbers(rows));
   } else if (value.isBool()) {
-    row.kind = ArgumentKind::kBool;
-    row.ints.push_back(value.toBool());
+    set(ArgumentKind::kBool, one(int64_t{value.toBool()}));
   } else if (value.isInt()) {
-    row.kind = ArgumentKind::kInt;
-    row.ints.push_back(value.toInt());
+    set(ArgumentKind::kInt, one(value.toInt()));
   } else if (value.isDouble()) {
-    row.kind = ArgumentKind::kDouble;
-    row.doubles.push_back(value.toDouble());
+    set(ArgumentKind::kDouble, one(value.toDouble()));
   } else if (value.isComplexDouble()) {
-    row.kind = ArgumentKind::kComplex;
-    row.doubles = {value.toComplexDouble().real(), value.toComplexDouble().imag()};
+    const c10::complex<double> number = value.toComplexDouble();
+    set(ArgumentKind::kComplex, numbers(std::array{number.real(), number.imag()}));
   } else if (value.isIntList()) {
-    row.kind = ArgumentKind::kIntList;
-    row.ints = value.toIntVector();
+    set(ArgumentKind::kIntList, numbers(value.toIntVector()));
   } else if (value.isDoubleList()) {
-    row.kind = ArgumentKind::kDoubleList;
-    row.doubles = value.toDoubleVector();
+    set(ArgumentKind::kDoubleList, numbers(value.toDoubleVector()));
   } else if (value.isBoolList()) {
-    row.kind = ArgumentKind::kBoolList;
-    for (bool element : value.toBoolList()) row.ints.push_back(element);
+    c10::SmallVector<int64_t, 16> elements;
+    for (bool element : value.toBoolList()) elements.push_back(element);
+    set(ArgumentKind::kBoolList, numbers(elements));
   } else if (value.isString()) {
     row.kind = ArgumentKind::kString;
     row.text = strings.intern(value.toStringRef());
@@ -229,6 +251,7 @@ ArgumentRow RowBuilder::argument(const c10::IValue& value) {
   } else {
     row.kind = ArgumentKind::kOpaque;
     row.text = strings.intern(value.tagKind());
+    saw_opaque_ = true;
   }
   return row;
 }

@@ -84,7 +84,7 @@ void ValueCapture::stop_values(const std::string& reason) {
   record_->with_values = false;
   add_declined(record_, reason);
   for (at::Tensor& snapshot : record_->snapshots) snapshot = at::Tensor();
-  for (Call& call : record_->calls) call.pokes.clear();
+  log_->pokes.clear();
 }
 
 at::Tensor ValueCapture::copy_storage(const c10::StorageImpl& impl) {
@@ -127,7 +127,7 @@ void ValueCapture::note_new_storages(int32_t event, bool inside_leaf, bool is_cl
 
 void ValueCapture::see_input(int32_t event, const at::Tensor& tensor, bool overwritten) {
   int32_t row = rows_->tensor(tensor);
-  int32_t storage = row == trace::kNone ? trace::kNone : record_->table.tensors[row].storage;
+  int32_t storage = rows_->storage_of(row);
   if (storage == trace::kNone) return;
   if (std::find(seen_.begin(), seen_.end(), storage) != seen_.end()) return;
   seen_.push_back(storage);
@@ -164,7 +164,7 @@ void ValueCapture::see_input(int32_t event, const at::Tensor& tensor, bool overw
   if (!changed) return;
   at::Tensor copy = copy_storage(impl);
   if (!copy.defined()) return;
-  record_->calls[event].pokes.emplace_back(storage, std::move(copy));
+  log_->pokes.push_back({event, storage, std::move(copy)});
   record_->table.outside_writes.push_back({event, storage});
 }
 
@@ -188,14 +188,14 @@ void ValueCapture::before_leaf(int32_t event, const OperatorInfo& op,
     for (const c10::IValue& input : inputs)
       if (input.isGenerator() && input.toGenerator().defined()) generator = input.toGenerator();
     std::lock_guard lock(generator.mutex());
-    record_->calls[event].generator = generator.clone();
+    log_->generators.emplace_back(event, generator.clone());
   }
 }
 
 void ValueCapture::see_result(int32_t event, const OperatorInfo& op, const at::Tensor& tensor,
                               bool written) {
   int32_t row = rows_->tensor(tensor);
-  int32_t storage = row == trace::kNone ? trace::kNone : record_->table.tensors[row].storage;
+  int32_t storage = rows_->storage_of(row);
   if (storage == trace::kNone) return;
   note_new_storages(event, false, false);
   StorageState& state = states_[storage];
@@ -219,16 +219,16 @@ void ValueCapture::see_result(int32_t event, const OperatorInfo& op, const at::T
     state.hash_known = true;
     state.epoch = epoch_;
   }
-  Call& call = record_->calls[event];
-  for (const auto& [known, hash] : call.hashes)
-    if (known == row) return;
-  call.hashes.emplace_back(row, whole ? state.hash : hash_tensor(tensor));
-  if (op.flags & trace::kRandom) call.random_results.emplace_back(row, copy_tensor(tensor));
+  MappedArray<LogHash>& hashes = log_->hashes;
+  for (size_t i = hashes.size(); i > 0 && hashes[i - 1].event == event; --i)
+    if (hashes[i - 1].row == row) return;
+  hashes.push_back({event, row, whole ? state.hash : hash_tensor(tensor)});
+  if (op.flags & trace::kRandom) log_->random_results.push_back({event, row, copy_tensor(tensor)});
 }
 
 void ValueCapture::find_undeclared_write(int32_t event, const at::Tensor& tensor) {
   int32_t row = rows_->tensor(tensor);
-  int32_t storage = row == trace::kNone ? trace::kNone : record_->table.tensors[row].storage;
+  int32_t storage = rows_->storage_of(row);
   if (storage == trace::kNone || std::find(seen_.begin(), seen_.end(), storage) != seen_.end())
     return;
   seen_.push_back(storage);
@@ -240,7 +240,7 @@ void ValueCapture::find_undeclared_write(int32_t event, const at::Tensor& tensor
   state.hash = hash;
   state.epoch = epoch_;
   record_->table.undeclared_writes.push_back({event, storage});
-  record_->calls[event].hashes.emplace_back(row, hash_tensor(tensor));
+  log_->hashes.push_back({event, row, hash_tensor(tensor)});
 }
 
 void ValueCapture::after_leaf(int32_t event, const OperatorInfo& op,

@@ -41,8 +41,8 @@ struct HeldTensor {
 
 class ValueCapture {
  public:
-  ValueCapture(Record* record, RowBuilder* rows, bool values, int64_t max_bytes)
-      : record_(record), rows_(rows), values_(values), max_bytes_(max_bytes) {}
+  ValueCapture(Record* record, EventLog* log, RowBuilder* rows, bool values, int64_t max_bytes)
+      : record_(record), log_(log), rows_(rows), values_(values), max_bytes_(max_bytes) {}
 
   // After rows of an event's inputs or outputs were made: storages seen for the first time.
   void note_new_storages(int32_t event, bool inside_leaf, bool is_clone_result);
@@ -74,6 +74,7 @@ class ValueCapture {
   void stop_values(const std::string& reason);
 
   Record* record_;
+  EventLog* log_;
   RowBuilder* rows_;
   bool values_;
   int64_t max_bytes_;
