@@ -349,7 +349,7 @@ class SiteProver {
       return refuse(head + element_text(x, cotangent, c.nonfinite.index) +
                     ": NaN or infinities differ, " + number_text(c.nonfinite.truth) + " against " +
                     number_text(c.nonfinite.other) + " (" + where + ")");
-    if (c.error.excess > verify::kAllowedExcess)
+    if (!same_accuracy(c.error))
       return refuse(head + element_text(x, cotangent, c.accuracy.index) + ": " + site_.target->op +
                     " is less accurate than the recorded operators by " +
                     number_text(c.error.excess) + " roundoffs (" + where + ")");

@@ -73,6 +73,13 @@ TEST(Metrics, ExcessIsNewMinusTwiceOldInRoundoffsOfTheMagnitude) {
   EXPECT_FALSE(same_accuracy(accuracy({1}, {1}, {1 + 3 * ulp}, {1}).error));
 }
 
+TEST(Metrics, ARareExcessIsAllowedOnlyWhereTheLargestErrorDidNotGrow) {
+  const float u = 0x1p-24f;
+  EXPECT_TRUE(same_accuracy(accuracy({1, 9}, {1, 9 + 16 * u}, {1 + 6 * u, 9}, {1, 9}).error));
+  EXPECT_FALSE(same_accuracy(accuracy({1, 9}, {1, 9}, {1 + 6 * u, 9}, {1, 9}).error));
+  EXPECT_FALSE(same_accuracy(accuracy({1, 9}, {1, 9 + 16 * u}, {1 + 10 * u, 9}, {1, 9}).error));
+}
+
 TEST(Metrics, ErrorsNearUnderflowAreAbsolute) {
   const float tiny = std::numeric_limits<float>::denorm_min();
   EXPECT_TRUE(same_accuracy(accuracy({0}, {0}, {tiny}, {0}).error));
