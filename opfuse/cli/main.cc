@@ -76,7 +76,6 @@ void add_flag(CLI::App* app, const Flag& flag) {
       flag.target);
 }
 
-// Everything from the first word that is not a flag (or after `--`) is the command or the positionals.
 CLI::App* add_verb(CLI::App* app, Verb* verb, std::vector<std::string>* words) {
   CLI::App* sub = app->add_subcommand(verb->name(), verb->summary());
   set_usage(sub, verb->usage());
@@ -89,10 +88,16 @@ CLI::App* add_verb(CLI::App* app, Verb* verb, std::vector<std::string>* words) {
   return sub;
 }
 
-std::vector<std::string> command_words(const CLI::App& sub) {
-  std::vector<std::string> words = sub.remaining();
-  if (!words.empty() && words.front() == "--") words.erase(words.begin());
-  return words;
+// The words behind the first `--` are the command, untouched; without one, the command starts at the
+// first word that is not a flag.
+std::vector<std::string> words_after_dashes(int* argc, char** argv) {
+  for (int i = 1; i < *argc; ++i) {
+    if (std::string(argv[i]) != "--") continue;
+    std::vector<std::string> words(argv + i + 1, argv + *argc);
+    *argc = i;
+    return words;
+  }
+  return {};
 }
 
 int run_main(int argc, char** argv) {
@@ -103,6 +108,7 @@ int run_main(int argc, char** argv) {
   std::vector<std::unique_ptr<Verb>> verbs = all_verbs();
   std::vector<CLI::App*> subs;
   std::vector<std::string> positionals;
+  const std::vector<std::string> command = words_after_dashes(&argc, argv);
   for (auto& verb : verbs) subs.push_back(add_verb(&app, verb.get(), &positionals));
   try {
     app.parse(argc, argv);
@@ -113,7 +119,9 @@ int run_main(int argc, char** argv) {
   }
   for (size_t i = 0; i < verbs.size(); ++i)
     if (subs[i]->parsed())
-      return verbs[i]->run(verbs[i]->takes_command() ? command_words(*subs[i]) : positionals);
+      return verbs[i]->run(!verbs[i]->takes_command() ? positionals
+                           : command.empty()          ? subs[i]->remaining()
+                                                      : command);
   std::fputs(app.help().c_str(), stdout);
   return 0;
 }
