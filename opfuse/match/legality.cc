@@ -381,11 +381,11 @@ Verdict modes(const Chain& c) {
   return std::nullopt;
 }
 
-// 41: hooks on the autograd node of the result.
+// 41: hooks on the result or its autograd node.
 Verdict grad_fn_hooks(const Chain& c) {
   for (ValueId v : c.outputs)
     if (c.context.value(v).escapes & graph::kEscapesHook)
-      return refuse(41, "the result's grad_fn has a hook", c.last);
+      return refuse(41, "the result, or its grad_fn, has a hook", c.last);
   return std::nullopt;
 }
 

@@ -114,7 +114,15 @@ class Matcher {
            enclosing_scope(context_.graph, node, ScopeKind::kAutogradNode) != kNone;
   }
 
+  // An autograd node that computes again what the chain computed (as that of div does) is no chain.
+  bool crosses_into_backward(const Solver& solver) const {
+    return std::ranges::any_of(solver.nodes(), [&](NodeId node) {
+      return in_backward(node) != in_backward(solver.nodes().back());
+    });
+  }
+
   void add_match(const Pattern& pattern, const Solver& solver) {
+    if (crosses_into_backward(solver)) return;
     Match match = expand_match(context_, pattern, solver.nodes(), solver.values());
     join_backward(context_, &match);
     match.refusals = check_legality(context_, match);

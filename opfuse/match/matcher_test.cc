@@ -164,6 +164,15 @@ TEST(Matcher, LeavesTheBackwardPassAlone) {
   EXPECT_THAT(report.near_misses, IsEmpty());
 }
 
+TEST(Matcher, AnAutogradNodeThatRepeatsAnOperatorIsNoSecondChain) {
+  MatchReport report = find(
+      "%x: f32[8]\n%n: f32[8] = aten.neg(%x)\n%e: f32[8] = aten.exp(%n) #5\n"
+      "%d: f32[8] = aten.add.Tensor(%e, 1) #6\n%y: f32[8] = aten.div.Tensor(%x, %d) #7\n"
+      "backward DivBackward0 #7 {\n  %q: f32[8] = aten.div.Tensor(%x, %d)\n}\n");
+  ASSERT_THAT(report.matches, SizeIs(1));
+  EXPECT_THAT(report.matches[0].nodes, ElementsAre(0, 1, 2, 3));
+}
+
 TEST(Matcher, NothingIsFoundInAnEmptyGraph) {
   MatchReport report = find("");
   EXPECT_THAT(report.matches, IsEmpty());
