@@ -219,6 +219,7 @@ class Builder {
     node.op = dotted_name(table_.name(event));
     node.schema = cut_.schemas[from.event];
     node.event = from.event;
+    node.forward_sequence = event.forward_sequence;
     node.hidden_product = from.hidden_product;
     node.region.flags = event.flags & kRegionFlags;
     node.scope = scope_for(table_.events[host].parent);
