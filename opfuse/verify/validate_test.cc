@@ -206,6 +206,17 @@ TEST(Validate, RefusesATensorMadeByNothingRecorded) {
   EXPECT_THAT(verdict.reason, HasSubstr("made inside the step by no recorded operator"));
 }
 
+TEST(Validate, AnOptimizersRealNumbersMayChangeFromStepToStep) {
+  const auto step = [](const std::string& scope, const std::string& rate) {
+    return "%w: f32[4] \"param:w\"\n%g: f32[4] \"grad:w\"\nscope \"" + scope +
+           "\" {\n%w2: f32[4] alias[%w] = aten.add_.Tensor(%w, %g, alpha=" + rate + ")\n}\n";
+  };
+  const std::string sgd = "Optimizer.step#SGD.step";
+  EXPECT_TRUE(compare(step(sgd, "-0.1"), step(sgd, "-0.05")).accepted);
+  EXPECT_FALSE(compare(step(sgd, "-0.1"), step(sgd, "1")).accepted);
+  EXPECT_FALSE(compare(step("my scope", "-0.1"), step("my scope", "-0.05")).accepted);
+}
+
 TEST(Validate, RandomDrawsKeepTheirOrder) {
   const std::string step = R"(
 %x: f32[4]

@@ -148,9 +148,22 @@ class Numberer {
     return Hasher("value").add(state.content).add(path->second).term();
   }
 
+  // Learning rates and bias corrections change with every step: inside an optimizer's step real
+  // numbers are compared by their place only. No plan touches that code.
+  bool is_scheduled(const Node& node) const {
+    for (int32_t scope = node.scope; scope != kNone; scope = graph_.scopes[scope].parent)
+      if (graph_.scopes[scope].kind == graph::ScopeKind::kUserScope &&
+          graph_.scopes[scope].name.starts_with("Optimizer.step#"))
+        return true;
+    return false;
+  }
+
   Term read(NodeId node, ValueId id) {
     if (id == kNone) return Hasher("undefined").term();
     const Value& value = graph_.values[id];
+    if ((value.meta.flags & trace::kWrappedNumber) && is_floating(value.meta.dtype) &&
+        is_scheduled(graph_.nodes[node]))
+      return Hasher("scheduled number").add(static_cast<uint64_t>(value.meta.dtype)).term();
     if ((value.meta.flags & trace::kWrappedNumber) && value.meta.number)
       return Hasher("number")
           .add(static_cast<uint64_t>(value.meta.dtype))
@@ -207,8 +220,8 @@ class Numberer {
   void add_value(const Node&, int64_t value, NodeId, Hasher* hash) {
     hash->add(static_cast<uint64_t>(value));
   }
-  void add_value(const Node&, double value, NodeId, Hasher* hash) {
-    hash->add(std::bit_cast<uint64_t>(value));
+  void add_value(const Node& node, double value, NodeId, Hasher* hash) {
+    if (!is_scheduled(node)) hash->add(std::bit_cast<uint64_t>(value));
   }
   void add_value(const Node&, const std::string& value, NodeId, Hasher* hash) {
     hash->add(std::string_view(value));
