@@ -319,6 +319,8 @@ class Run {
     const Call* call = node.event == kNone ? nullptr : &record_.calls[node.event];
     if (node.event != kNone) write_from_outside(node);
     if (!operation.op) return;
+    // Some kernels decide by it what they keep for backward.
+    c10::GradMode::set_enabled((node.region.flags & trace::kGradMode) != 0);
     const bool draw = call && node.random;
     if (draw && options_.recorded_random && !call->random_results.empty()) {
       take_recorded(operation, *call);
