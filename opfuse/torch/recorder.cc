@@ -63,6 +63,7 @@ struct OpenEvent {
   bool inside_leaf = false;  // an enclosing operator is a leaf
   bool is_leaf = false;      // a leaf of the cut, as far as one can tell when it starts
   bool is_backward_node = false;
+  bool clones_argument = false;  // a clone, inside a leaf, of what the leaf was given
   bool grad_mode = false;
   uint16_t inherited = 0;  // flags that hold for what it calls
 };
@@ -143,7 +144,8 @@ struct EventContext : at::ObserverContext {
   std::vector<HeldTensor> held;
 };
 
-void count_loss(const std::string& name) {
+void count_loss(std::string name) {
+  name.resize(std::min(name.find('\n'), name.size()));  // torch appends its own stack
   Recorder& global = recorder();
   std::lock_guard lock(global.mutex);
   if (global.recording) ++global.recording->record->table.losses[name];
@@ -174,6 +176,20 @@ bool dispatch_is_intercepted() {
   return c10::impl::TorchDispatchModeTLS::any_modes_set() || functorch_is_active();
 }
 
+// Asking for another device type throws.
+bool autocast_is_on(c10::DeviceType device) {
+  switch (device) {
+    case c10::DeviceType::CPU:
+    case c10::DeviceType::CUDA:
+    case c10::DeviceType::XPU:
+    case c10::DeviceType::MPS:
+    case c10::DeviceType::PrivateUse1:
+      return at::autocast::is_autocast_enabled(device);
+    default:
+      return false;
+  }
+}
+
 c10::DeviceType first_device(c10::ArrayRef<c10::IValue> inputs) {
   for (const c10::IValue& input : inputs)
     if (input.isTensor() && input.toTensor().defined() &&
@@ -186,7 +202,7 @@ uint16_t thread_flags(c10::ArrayRef<c10::IValue> inputs) {
   uint16_t flags = 0;
   if (c10::GradMode::is_enabled()) flags |= trace::kGradMode;
   if (c10::InferenceMode::is_enabled()) flags |= trace::kInferenceMode;
-  if (at::autocast::is_autocast_enabled(first_device(inputs))) flags |= trace::kAutocast;
+  if (autocast_is_on(first_device(inputs))) flags |= trace::kAutocast;
   if (torch::autograd::get_current_graph_task_id() != -1) flags |= trace::kGraphTask;
   if (dispatch_is_intercepted() || at::impl::PythonTorchFunctionTLS::stack_len() > 0)
     flags |= trace::kPythonMode;
@@ -253,9 +269,11 @@ OpenEvent open_event(const LogEvent& event, const std::vector<OpenEvent>& open) 
   entry.is_aten = op != nullptr && op->is_aten;
   entry.is_backward_node = event.kind == EventKind::kAutogradNode;
   entry.grad_mode = event.flags & trace::kGradMode;
+  const uint16_t passed_on = trace::kAutocast | trace::kPythonMode | trace::kSavedTensorHooks;
   if (entry.is_operator)
-    entry.inherited =
-        event.flags & (trace::kAutocast | trace::kPythonMode | trace::kSavedTensorHooks);
+    entry.inherited = event.flags & passed_on;
+  else if (!open.empty())  // a dispatch mode at work inside an operator
+    entry.inherited = open.back().inherited;
   entry.inside_leaf = !open.empty() && (open.back().inside_leaf || open.back().is_leaf);
   bool descends = (event.flags & (trace::kComposite | trace::kOpaqueArguments)) ||
                   (op != nullptr && op->has_autocast_kernel && (event.flags & trace::kAutocast) &&
@@ -323,7 +341,7 @@ std::unique_ptr<at::ObserverContext> start_event(const at::RecordFunction& funct
   fill_event(recording, thread, function, op, inputs, &event);
   OpenEvent entry = open_event(event, thread->open);
   entry.event = index;
-  recording->values.note_new_storages(index, entry.inside_leaf, false);
+  recording->values.note_new_storages(index, entry.inside_leaf);
   if (python_may_have_run(*recording, thread->open)) recording->values.python_may_have_run();
 
   auto context = std::make_unique<EventContext>();
@@ -331,6 +349,8 @@ std::unique_ptr<at::ObserverContext> start_event(const at::RecordFunction& funct
   context->event = index;
   if (op != nullptr && !op->is_aten && op->name.compare(0, 10, "profiler::") != 0)
     recording->communication = true;
+  entry.clones_argument = entry.inside_leaf && op != nullptr && op->is_clone &&
+                          recording->values.is_given_to_leaf(inputs[0]);
   if (entry.is_leaf) recording->values.before_leaf(index, *op, inputs, &context->held);
   thread->open.push_back(entry);
   event.start_ns = now_ns();
@@ -382,8 +402,8 @@ void end_event(const at::RecordFunction& function, EventContext* context, Thread
   if (op == nullptr) return;
   auto outputs = last_values(function.outputs(), op->returns, op->handle->hasSchema());
   describe_outputs(recording, &event, outputs);
-  recording->values.note_new_storages(context->event, entry.inside_leaf,
-                                      entry.inside_leaf && op->is_clone);
+  recording->values.note_new_storages(context->event, entry.inside_leaf);
+  if (entry.clones_argument) recording->values.note_clone(context->event, outputs);
   if (entry.is_leaf) recording->values.after_leaf(context->event, *op, outputs, context->held);
 }
 

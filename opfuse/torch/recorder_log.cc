@@ -1,7 +1,9 @@
 #include "opfuse/torch/recorder_log.h"
 
+#include <ATen/ops/from_blob.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <bit>
 #include <new>
 
@@ -135,6 +137,22 @@ void* MappedMemory::do_allocate(size_t bytes, size_t) {
 
 void MappedMemory::do_deallocate(void* memory, size_t bytes, size_t) {
   munmap(memory, whole_pages(bytes));
+}
+
+at::Tensor SnapshotMemory::allocate(int64_t bytes) {
+  constexpr size_t kAlignment = 64;
+  const size_t needed = (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
+  if (block_ == nullptr || size_ - used_ < needed) {
+    size_ = std::max(needed, kBlock);
+    block_ = std::shared_ptr<char>(
+        static_cast<char*>(MappedMemory::instance()->allocate(size_)),
+        [size = size_](char* memory) { MappedMemory::instance()->deallocate(memory, size); });
+    used_ = 0;
+  }
+  char* data = block_.get() + used_;
+  used_ += needed;
+  return at::from_blob(
+      data, {bytes}, [block = block_](void*) {}, c10::TensorOptions(c10::kByte));
 }
 
 void fill_record(EventLog* log, Record* record) {

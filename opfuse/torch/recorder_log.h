@@ -11,6 +11,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <memory_resource>
 #include <utility>
 #include <vector>
@@ -28,6 +29,18 @@ class MappedMemory : public std::pmr::memory_resource {
   void* do_allocate(size_t bytes, size_t alignment) override;
   void do_deallocate(void* memory, size_t bytes, size_t alignment) override;
   bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+};
+
+// Byte tensors cut from mapped blocks, for copies that outlive the step. A block is unmapped when
+// the last tensor on it is gone.
+class SnapshotMemory {
+ public:
+  at::Tensor allocate(int64_t bytes);
+
+ private:
+  static constexpr size_t kBlock = 4 << 20;
+  std::shared_ptr<char> block_;
+  size_t used_ = 0, size_ = 0;
 };
 
 // An array that grows without moving its elements. T needs no destructor.

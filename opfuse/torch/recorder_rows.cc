@@ -181,6 +181,7 @@ int32_t RowBuilder::tensor(const at::Tensor& tensor) {
     decline(reason);
   } else {
     if (row.flags & trace::kConjOrNeg) decline("a conjugate or negative view");
+    if (row.dtype == DType::kUnknown) decline("a tensor of a quantized or otherwise rare dtype");
     row.device = device_of(impl.device());
     row.storage = storage(tensor.storage());
     row.offset = impl.storage_offset();

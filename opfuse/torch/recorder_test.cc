@@ -344,6 +344,29 @@ TEST(Recorder, SparseTensorsAreDeclinedWithTheReason) {
   EXPECT_TRUE(any_opaque);
 }
 
+TEST(Recorder, TensorsWithoutMemoryAreDeclinedWithoutLosses) {
+  auto one = record({.values = true}, [] { at::relu(at::ones({3}, at::kMeta)); });
+  EXPECT_FALSE(one->with_values);
+  EXPECT_EQ(one->declined.size(), 1u);
+  EXPECT_THAT(one->table.losses, IsEmpty());
+}
+
+TEST(Recorder, ADtypeThatTheTableCannotNameIsDeclined) {
+  auto one =
+      record({.values = true}, [] { at::quantize_per_tensor(at::ones({3}), 0.1, 0, at::kQInt8); });
+  EXPECT_THAT(one->declined, Contains(HasSubstr("dtype")));
+}
+
+TEST(Recorder, AnOperatorThatThrowsDoesNotDisturbTheRest) {
+  RecordedStep step = record_step([] {
+    EXPECT_ANY_THROW(at::mm(at::ones({2, 3}), at::ones({2, 3})));
+    at::relu(at::ones({2}));
+  });
+  NodeId relu = nodes_of(step.graph, "aten.relu").at(0);
+  EXPECT_EQ(step.graph.nodes[relu].scope, kNone);
+  EXPECT_THAT(step.record->table.losses, IsEmpty());
+}
+
 TEST(Recorder, SnapshotsBeyondTheLimitEndTheValuesAndSaySo) {
   at::Tensor x = at::ones({1024});
   auto one = record({.values = true, .max_snapshot_bytes = 4000}, [&] { at::sigmoid(x); });

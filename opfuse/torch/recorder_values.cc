@@ -94,7 +94,7 @@ at::Tensor ValueCapture::copy_storage(const c10::StorageImpl& impl) {
     return {};
   }
   record_->snapshot_bytes += bytes;
-  at::Tensor copy(at::detail::empty_cpu({bytes}, c10::TensorOptions(c10::kByte)));
+  at::Tensor copy = snapshots_.allocate(bytes);
   std::memcpy(copy.mutable_data_ptr(), impl.data(), static_cast<size_t>(bytes));
   return copy;
 }
@@ -103,7 +103,6 @@ void ValueCapture::take_snapshot(int32_t storage, const c10::StorageImpl& impl) 
   StorageState& state = states_[storage];
   state.known = true;
   record_->table.storages[storage].external = true;
-  if (state.inside_leaf) ++record_->table.losses["storage made inside an operator, read later"];
   if (!values_) return;
   at::Tensor copy = copy_storage(impl);
   if (!copy.defined()) return;
@@ -113,16 +112,42 @@ void ValueCapture::take_snapshot(int32_t storage, const c10::StorageImpl& impl) 
   record_->snapshots[storage] = std::move(copy);
 }
 
-void ValueCapture::note_new_storages(int32_t event, bool inside_leaf, bool is_clone_result) {
-  StorageState state;
-  state.first_event = event;
-  state.inside_leaf = inside_leaf;
-  state.clone_result = is_clone_result;
+void ValueCapture::note_outside_write(int32_t event, int32_t storage,
+                                      const c10::StorageImpl& impl) {
+  if (values_) {
+    at::Tensor copy = copy_storage(impl);
+    if (copy.defined()) log_->pokes.push_back({event, storage, std::move(copy)});
+  }
+  record_->table.outside_writes.push_back({event, storage});
+}
+
+void ValueCapture::note_new_storages(int32_t event, bool inside_leaf) {
   const std::vector<trace::StorageRow>& storages = record_->table.storages;
   while (states_.size() < storages.size()) {
+    StorageState state;
+    state.first_event = event;
+    state.inside_leaf = inside_leaf;
     state.bytes = static_cast<size_t>(storages[states_.size()].bytes);
     states_.push_back(state);
   }
+}
+
+bool ValueCapture::is_given_to_leaf(const c10::IValue& value) {
+  bool found = false;
+  visit_tensors(value, [&](const at::Tensor& tensor) {
+    int32_t storage = rows_->storage_of(rows_->tensor(tensor));
+    found |= std::find(seen_.begin(), seen_.end(), storage) != seen_.end();
+  });
+  return found;
+}
+
+void ValueCapture::note_clone(int32_t event, c10::ArrayRef<c10::IValue> outputs) {
+  for (const c10::IValue& output : outputs)
+    visit_tensors(output, [&](const at::Tensor& tensor) {
+      int32_t storage = rows_->storage_of(rows_->tensor(tensor));
+      if (storage != trace::kNone && states_[storage].first_event >= event)
+        states_[storage].clone_result = true;
+    });
 }
 
 void ValueCapture::see_input(int32_t event, const at::Tensor& tensor, bool overwritten) {
@@ -138,17 +163,15 @@ void ValueCapture::see_input(int32_t event, const at::Tensor& tensor, bool overw
   if (values_ && !readable)
     stop_values(tensor.device().is_cpu() ? "a tensor without memory"
                                          : "a tensor on " + tensor.device().str());
-  if (!state.known) {
-    bool hidden_product = state.inside_leaf && state.clone_result;
+  const bool first_sight = !state.known;
+  const bool hidden_product = first_sight && state.inside_leaf && state.clone_result;
+  if (first_sight) {
     state.bytes = bytes;
-    if (!hidden_product) return take_snapshot(storage, impl);
-    state.known = true;
-    if (!values_) return;
-    state.hash = hash_bytes(impl.data(), bytes);
-    state.hash_known = true;
-    state.epoch = epoch_;
-    return;
+    if (!state.inside_leaf) return take_snapshot(storage, impl);
   }
+  state.known = true;
+  // Made inside a leaf in a way that its operators do not show: to the others it came from outside.
+  if (first_sight && !hidden_product) note_outside_write(event, storage, impl);
   if (!values_) return;
   if (state.bytes != bytes) {
     add_declined(record_, "a storage that was resized outside an operator");
@@ -156,16 +179,12 @@ void ValueCapture::see_input(int32_t event, const at::Tensor& tensor, bool overw
   } else if (state.epoch == epoch_ || bytes == 0 || (!state.hash_known && overwritten)) {
     return;
   }
-  uint64_t hash = hash_bytes(impl.data(), bytes);
-  bool changed = !state.hash_known || hash != state.hash;
+  const uint64_t hash = hash_bytes(impl.data(), bytes);
+  const bool changed = !first_sight && (!state.hash_known || hash != state.hash);
   state.hash = hash;
   state.hash_known = true;
   state.epoch = epoch_;
-  if (!changed) return;
-  at::Tensor copy = copy_storage(impl);
-  if (!copy.defined()) return;
-  log_->pokes.push_back({event, storage, std::move(copy)});
-  record_->table.outside_writes.push_back({event, storage});
+  if (changed) note_outside_write(event, storage, impl);
 }
 
 void ValueCapture::before_leaf(int32_t event, const OperatorInfo& op,
@@ -197,7 +216,7 @@ void ValueCapture::see_result(int32_t event, const OperatorInfo& op, const at::T
   int32_t row = rows_->tensor(tensor);
   int32_t storage = rows_->storage_of(row);
   if (storage == trace::kNone) return;
-  note_new_storages(event, false, false);
+  note_new_storages(event, false);
   StorageState& state = states_[storage];
   const bool fresh = !state.known || state.first_event >= event;
   if (!fresh && !written) return;

@@ -45,7 +45,11 @@ class ValueCapture {
       : record_(record), log_(log), rows_(rows), values_(values), max_bytes_(max_bytes) {}
 
   // After rows of an event's inputs or outputs were made: storages seen for the first time.
-  void note_new_storages(int32_t event, bool inside_leaf, bool is_clone_result);
+  void note_new_storages(int32_t event, bool inside_leaf);
+  // True for a tensor on a storage of the last leaf's arguments.
+  bool is_given_to_leaf(const c10::IValue& value);
+  // Results of a clone of such: in-place operators keep one for the backward pass.
+  void note_clone(int32_t event, c10::ArrayRef<c10::IValue> outputs);
   // Python may have run since the last operator: bytes must be looked at again.
   void python_may_have_run() { ++epoch_; }
 
@@ -69,6 +73,7 @@ class ValueCapture {
   void see_input(int32_t event, const at::Tensor& tensor, bool overwritten);
   void see_result(int32_t event, const OperatorInfo& op, const at::Tensor& tensor, bool written);
   void take_snapshot(int32_t storage, const c10::StorageImpl& impl);
+  void note_outside_write(int32_t event, int32_t storage, const c10::StorageImpl& impl);
   void find_undeclared_write(int32_t event, const at::Tensor& tensor);
   at::Tensor copy_storage(const c10::StorageImpl& impl);
   void stop_values(const std::string& reason);
@@ -76,6 +81,7 @@ class ValueCapture {
   Record* record_;
   EventLog* log_;
   RowBuilder* rows_;
+  SnapshotMemory snapshots_;
   bool values_;
   int64_t max_bytes_;
   uint64_t epoch_ = 1;
