@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "opfuse/report/marks.h"
 #include "opfuse/report/sample_run.h"
+#include "opfuse/trace/chrome_writer.h"
 
 namespace opfuse::report {
 namespace {
@@ -70,6 +72,15 @@ TEST(Html, EveryOutcomeHasAPageThatSaysWhatToDoNext) {
   }
 }
 
+std::vector<trace::Mark> chrome_marks(const trace::EventTable& table, const Report& report) {
+  const ChainMarks marks = mark_chains(table, report, Side::kBefore);
+  std::vector<trace::Mark> list;
+  for (size_t i = 0; i < marks.calls.size(); ++i)
+    for (int32_t row : marks.calls[i].forward)
+      list.push_back({row, "silu", marks.calls[i].site, static_cast<int32_t>(i)});
+  return list;
+}
+
 // The browser tests look at these pages: OPFUSE_REPORT_SAMPLES names the folder.
 TEST(Html, WritesSamplePages) {
   const char* wanted = std::getenv("OPFUSE_REPORT_SAMPLES");
@@ -90,6 +101,12 @@ TEST(Html, WritesSamplePages) {
     records.after.reset();
     write(outcome, render_html(report_of(run, run.process(outcome)), records));
   }
+  SampleRun traced;
+  const Report report = report_of(traced, traced.tuned_process());
+  const auto table = sample_step(traced.source_path(), false);
+  EXPECT_TRUE(trace::write_chrome_trace(table, {chrome_marks(table, report), "python main.py"},
+                                        (folder / "trace_before.json").string())
+                  .ok());
   SampleRun failed, ended, large, unarmed;
   write("failed", render_html(report_of(failed, failed.process("failed")), StepRecords{}));
   Json early = ended.process("failed");
