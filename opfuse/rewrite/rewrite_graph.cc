@@ -216,10 +216,25 @@ class GraphRewriter {
     node.outputs = {gradient};
     for (const NodeId id : chain.nodes) remove(id);
     inserted_[at].push_back(std::move(node));
+    rename(chain.grad_inputs.back(), gradient);
     // Accumulations come from the engine one contribution at a time: those of the others are gone.
     for (size_t i = 0; i + 1 < chain.grad_inputs.size(); i++)
-      drop_contribution(chain.grad_inputs[i]);
-    renamed_[chain.grad_inputs.back()] = gradient;
+      drop_contribution(chain.grad_inputs[i], gradient);
+  }
+
+  // `old` is `now` from here on; views and later writes of its buffer follow it.
+  void rename(ValueId old, ValueId now) {
+    const graph::Value from = out_.values[old], to = out_.values[now];
+    renamed_[old] = now;
+    if (from.storage == kNone || (from.storage == to.storage && from.version == to.version)) return;
+    for (size_t i = 0; i < out_.values.size(); i++) {
+      graph::Value& value = out_.values[i];
+      if (static_cast<ValueId>(i) == now || value.storage != from.storage ||
+          value.version < from.version)
+        continue;
+      value.storage = to.storage;
+      value.version = to.version + (value.version - from.version);
+    }
   }
 
   // The scope of the new autograd node beside the old one.
@@ -235,6 +250,7 @@ class GraphRewriter {
     return static_cast<int32_t>(out_.scopes.size()) - 1;
   }
 
+  // A buffer of its own for a value like `like`.
   ValueId new_gradient(ValueId like) {
     graph::Value value;
     value.meta = out_.values[like].meta;
@@ -249,21 +265,47 @@ class GraphRewriter {
   }
 
   // Removes the accumulation that this contribution enters; what it gave is the other operand.
-  void drop_contribution(ValueId contribution) {
+  void drop_contribution(ValueId contribution, ValueId gradient) {
     for (size_t i = 0; i < out_.nodes.size(); i++) {
       const Node& node = out_.nodes[i];
       if (removed_[i] || !is_accumulation_of(node, static_cast<NodeId>(i), contribution)) continue;
       const ValueId left = resolve(node.inputs[0].values[0]),
                     right = resolve(node.inputs[1].values[0]);
       const ValueId other = left == contribution ? right : left;
-      for (const ValueId value : node.outputs)
-        if (value != kNone && value != contribution) renamed_[value] = other;
-      for (const ValueId value : node.written)
-        if (value != kNone) renamed_[value] = other;
+      const std::vector<ValueId> sums = node.outputs;
       remove(static_cast<NodeId>(i));
+      for (const ValueId sum : sums) {
+        if (sum == kNone || sum == contribution) continue;
+        if (other != gradient) write_elsewhere(sum);
+        rename(sum, other);
+      }
       return;
     }
     OPFUSE_CHECK(false, "a gradient contribution is accumulated by the engine");
+  }
+
+  // The engine adds in place only into a buffer that nobody else holds. `sum`, a buffer of its own, is
+  // about to become a value that others may read: the next accumulation makes a new buffer instead.
+  void write_elsewhere(ValueId sum) {
+    for (size_t i = 0; i < out_.nodes.size(); i++) {
+      Node& node = out_.nodes[i];
+      if (removed_[i] || node.writes.empty() || node.writes[0] != sum ||
+          !graph::is_engine_accumulation(out_, static_cast<NodeId>(i)))
+        continue;
+      const ValueId before = node.outputs[0];
+      const ValueId result = new_gradient(before);
+      node.op = "aten.add.Tensor";
+      node.schema = graph::SchemaTable::builtin().find(node.op);
+      node.event = kNone;
+      node.outputs = {result};
+      node.writes.clear();
+      node.written.clear();
+      out_.values[result].producer = static_cast<NodeId>(i);
+      out_.values[result].output = 0;
+      dead_[before] = true;
+      rename(before, result);
+      return;
+    }
   }
 
   bool is_accumulation_of(const Node& node, NodeId id, ValueId contribution) const {
@@ -286,20 +328,8 @@ class GraphRewriter {
       for (graph::Input& input : node.inputs)
         for (ValueId& value : input.values) value = resolve(value);
       for (ValueId& value : node.writes) value = resolve(value);
-      for (size_t i = 0; i < node.writes.size() && i < node.written.size(); i++)
-        move_write(node, i);
     }
     for (ValueId& value : out_.results) value = resolve(value);
-  }
-
-  // An in-place accumulation into another buffer than before changes that buffer.
-  void move_write(const Node& node, size_t i) {
-    if (node.writes[i] == kNone || node.written[i] == kNone) return;
-    const graph::Value& before = out_.values[node.writes[i]];
-    graph::Value& after = out_.values[node.written[i]];
-    if (after.storage == before.storage) return;
-    after.storage = before.storage;
-    after.version = before.version + 1;
   }
 
   // A value without producer would read as one that existed before the step.

@@ -113,6 +113,39 @@ TEST(RewriteGraph, KeepsAnAccumulationInPlace) {
   EXPECT_EQ(r.graph.values[sum.written[0]].storage, r.graph.values[sum.writes[0]].storage);
 }
 
+TEST(RewriteGraph, DoesNotAddInPlaceIntoAGradientThatOthersRead) {
+  // %gy is also the gradient of another reader: %t1 was a buffer of its own, %gy is not.
+  const std::string step = std::string(kInlineStep) +
+                           "scope \"engine\" {\n"
+                           "  %t1: f32[4] = aten.add.Tensor(%gy, %c1) {graph_task}\n"
+                           "  %t2: f32[4] = aten.add_.Tensor(%t1, %c2) {graph_task}\n"
+                           "}\n"
+                           "%v: f32[2,2] = aten.view(%t2, [2,2])\n"
+                           "%w: f32[4] = aten.exp(%gy)\nreturn %v, %w\n";
+  Rewritten r(step, {"c1", "gs", "c2"}, "gy", {"c1", "c2"});
+  EXPECT_THAT(r.text, Not(HasSubstr("aten.add_")));
+  const graph::Node& view = r.graph.nodes[r.graph.values[r.graph.results[0]].producer];
+  const graph::Value& sum = r.graph.values[view.inputs[0].values[0]];
+  EXPECT_EQ(r.graph.nodes[sum.producer].op, "aten.add.Tensor");
+  EXPECT_EQ(r.graph.values[view.outputs[0]].storage, sum.storage);
+  EXPECT_EQ(r.graph.values[view.outputs[0]].version, sum.version);
+}
+
+TEST(RewriteGraph, MovesTheViewsOfAGradientToItsNewBuffer) {
+  const std::string step = std::string(kInlineStep) +
+                           "scope \"engine\" {\n"
+                           "  %sum: f32[4] = aten.add_.Tensor(%c1, %c2) {graph_task}\n"
+                           "}\n"
+                           "%v: f32[2,2] = aten.view(%sum, [2,2])\nreturn %v\n";
+  Rewritten r(step, {"c1", "gs", "c2"}, "gy", {"c1", "c2"});
+  const graph::Node& view = r.graph.nodes.back();
+  ASSERT_EQ(view.op, "aten.view");
+  const graph::Value& gradient = r.graph.values[view.inputs[0].values[0]];
+  EXPECT_EQ(r.graph.nodes[gradient.producer].op, "aten.silu_backward");
+  EXPECT_EQ(r.graph.values[view.outputs[0]].storage, gradient.storage);
+  EXPECT_EQ(r.graph.values[view.outputs[0]].version, gradient.version);
+}
+
 TEST(RewriteGraph, TakesTheFunctionAway) {
   const std::string step =
       "%x: f32[4] requires_grad\n"
