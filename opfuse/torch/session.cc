@@ -8,6 +8,7 @@
 #include "opfuse/base/check.h"
 #include "opfuse/base/sha256.h"
 #include "opfuse/graph/build.h"
+#include "opfuse/graph/text.h"
 #include "opfuse/torch/recorder.h"
 #include "opfuse/torch/replay.h"
 #include "opfuse/torch/session_json.h"
@@ -92,6 +93,7 @@ const std::map<std::string, Session::Method>& Session::methods() {
       {"ab_next", &Session::ab_next},
       {"ab_state", &Session::ab_state},
       {"write_record", &Session::write_record},
+      {"print", &Session::print},
       {"forget", &Session::forget},
   };
   return table;
@@ -105,7 +107,7 @@ Result<Json> Session::call(const std::string& method, const Json& request) {
 
 Result<Json> Session::self_check(const Json&) {
   OPFUSE_TRY_STATUS(torch_bridge::self_check());
-  return Json{{"ok", true}};
+  return Json{{"ok", true}, {"torch", OPFUSE_TORCH_VERSION}};
 }
 
 Result<Json> Session::open(const Json& config) {
@@ -448,6 +450,16 @@ Result<Json> Session::write_record(const Json& request) {
     OPFUSE_TRY_STATUS(trace::write_chrome_trace(step->record->table, options, path));
   }
   return Json::object();
+}
+
+Result<Json> Session::print(const Json& request) {
+  OPFUSE_TRY(Step * step, this->step(request));
+  OPFUSE_TRY(Analysis * analysis, analysis_of(step));
+  if (!get_or(request, "rewritten", false))
+    return Json{{"text", graph::print_graph(analysis->graph)}};
+  OPFUSE_TRY(rewrite::Plan plan, plan_for(*analysis));
+  return Json{{"text", graph::print_graph(rewrite::rewrite_graph(
+                           analysis->graph, analysis->report, analysis->sites, plan))}};
 }
 
 Result<Json> Session::forget(const Json& request) {

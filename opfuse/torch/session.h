@@ -52,6 +52,7 @@ class Session {
   Result<Json> ab_next(const Json&);
   Result<Json> ab_state(const Json&);
   Result<Json> write_record(const Json& request);
+  Result<Json> print(const Json& request);
   Result<Json> forget(const Json& request);
 
   Result<Step*> step(const Json& request, const char* key = "record");
