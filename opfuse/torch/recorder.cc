@@ -1,13 +1,8 @@
 #include "opfuse/torch/recorder.h"
 
-#include <ATen/PythonTorchFunctionTLS.h>
-#include <ATen/SavedTensorHooks.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/record_function.h>
-#include <c10/core/InferenceMode.h>
-#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <pthread.h>
 #include <sys/syscall.h>
 #include <torch/csrc/autograd/function.h>
@@ -23,6 +18,7 @@
 
 #include "opfuse/base/check.h"
 #include "opfuse/torch/python_frames.h"
+#include "opfuse/torch/recorder_flags.h"
 #include "opfuse/torch/recorder_identity.h"
 #include "opfuse/torch/recorder_rows.h"
 #include "opfuse/torch/recorder_values.h"
@@ -30,18 +26,6 @@
 #ifndef NDEBUG
 #error "compile with -DNDEBUG: without it RecordFunction has another layout than in the wheel"
 #endif
-
-// Declared here because their headers take half a minute to compile.
-namespace at::autocast {
-TORCH_API bool is_autocast_enabled(at::DeviceType device_type);
-}
-namespace at::functorch {
-struct DynamicLayer;
-TORCH_API const std::vector<DynamicLayer>& getDynamicLayerStack();
-}  // namespace at::functorch
-namespace torch::autograd {
-TORCH_API int get_current_graph_task_id();
-}
 
 namespace opfuse::torch_bridge {
 namespace {
@@ -168,47 +152,6 @@ const OperatorInfo* find_operator(Recording* recording, const at::RecordFunction
   auto info = std::make_unique<OperatorInfo>(describe_operator(*handle));
   info->name_id = recording->record->table.strings.intern(info->name);
   return recording->operators.emplace(key, std::move(info)).first->second.get();
-}
-
-bool functorch_is_active() { return !at::functorch::getDynamicLayerStack().empty(); }
-
-bool dispatch_is_intercepted() {
-  return c10::impl::TorchDispatchModeTLS::any_modes_set() || functorch_is_active();
-}
-
-// Asking for another device type throws.
-bool autocast_is_on(c10::DeviceType device) {
-  switch (device) {
-    case c10::DeviceType::CPU:
-    case c10::DeviceType::CUDA:
-    case c10::DeviceType::XPU:
-    case c10::DeviceType::MPS:
-    case c10::DeviceType::PrivateUse1:
-      return at::autocast::is_autocast_enabled(device);
-    default:
-      return false;
-  }
-}
-
-c10::DeviceType first_device(c10::ArrayRef<c10::IValue> inputs) {
-  for (const c10::IValue& input : inputs)
-    if (input.isTensor() && input.toTensor().defined() &&
-        !input.toTensor().key_set().has(c10::DispatchKey::Python))
-      return input.toTensor().device().type();
-  return c10::DeviceType::CPU;
-}
-
-uint16_t thread_flags(c10::ArrayRef<c10::IValue> inputs) {
-  uint16_t flags = 0;
-  if (c10::GradMode::is_enabled()) flags |= trace::kGradMode;
-  if (c10::InferenceMode::is_enabled()) flags |= trace::kInferenceMode;
-  if (autocast_is_on(first_device(inputs))) flags |= trace::kAutocast;
-  if (torch::autograd::get_current_graph_task_id() != -1) flags |= trace::kGraphTask;
-  if (dispatch_is_intercepted() || at::impl::PythonTorchFunctionTLS::stack_len() > 0)
-    flags |= trace::kPythonMode;
-  if (!at::SavedTensorDefaultHooks::get_tls_state().stack.empty())
-    flags |= trace::kSavedTensorHooks;
-  return flags;
 }
 
 // Grad mode inside a backward pass means create_graph when the node itself runs with it, and a
