@@ -5,6 +5,7 @@ The pages are test data made by opfuse_report_test, which lies beside the opfuse
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,7 @@ LARGEST_PAGE = 3_000_000
 def pages(tmp_path_factory) -> Path:
     program = Path(os.environ["OPFUSE_BIN"]).parent / "opfuse_report_test"
     folder = tmp_path_factory.mktemp("reports")
-    subprocess.run([program, "--gtest_filter=Html.WritesSamplePages"], check=True,
+    subprocess.run([program, "--gtest_filter=Html.Writes*"], check=True,
                    stdout=subprocess.DEVNULL,
                    env={**os.environ, "OPFUSE_REPORT_SAMPLES": str(folder)})  # fmt: skip
     return folder
@@ -103,6 +104,43 @@ def swish_place(page: Page) -> tuple[float, float]:
     )
     x, y = canvas_at(page, 0, place["y"])
     return x + place["x"], y
+
+
+# The module for an edit in an installed package
+
+TORCH_DOUBLE = """
+class nn:
+    class Module: pass
+    class functional: silu = staticmethod(lambda x: ("silu", x))
+class autograd:
+    class Function: apply = classmethod(lambda cls, x: (cls.__name__, x))
+"""
+USE = "from efficientnet_pytorch.utils import MemoryEfficientSwish as M; print(M().forward(3))"
+
+
+def import_patched(folder: Path, program: str) -> subprocess.CompletedProcess:
+    (folder / "torch.py").write_text(TORCH_DOUBLE)
+    return subprocess.run([sys.executable, "-B", "-c", program], cwd=folder, capture_output=True,
+                          text=True)  # fmt: skip
+
+
+def test_the_patch_module_edits_the_package_when_it_is_imported_first(pages):
+    folder = pages / "patch"
+    patch = "import opfuse_patch_efficientnet_pytorch_utils; "
+    assert import_patched(folder, USE).stdout == "('SwishImplementation', 3)\n"
+    done = import_patched(folder, patch + USE)
+    assert done.stdout == "('silu', 3)\n", done.stderr
+    late = import_patched(folder, f"{USE}; {patch}")
+    assert "import this module before efficientnet_pytorch.utils" in late.stderr
+
+
+def test_the_patch_module_refuses_another_version_of_the_package(pages, tmp_path):
+    folder = shutil.copytree(pages / "patch", tmp_path / "patch")
+    with open(folder / "efficientnet_pytorch" / "utils.py", "a") as file:
+        file.write("# another version\n")
+    done = import_patched(folder, "import opfuse_patch_efficientnet_pytorch_utils; " + USE)
+    assert "is not the file that opfuse measured" in done.stderr
+    assert done.returncode == 1
 
 
 # The page

@@ -81,6 +81,22 @@ std::vector<trace::Mark> chrome_marks(const trace::EventTable& table, const Repo
   return list;
 }
 
+// Python imports these: the package as it was, and the module that edits it on import.
+TEST(Html, WritesASamplePatchModule) {
+  const char* wanted = std::getenv("OPFUSE_REPORT_SAMPLES");
+  const std::filesystem::path folder =
+      (wanted ? wanted : ::testing::TempDir() + "opfuse_report_samples") + std::string("/patch");
+  SampleRun run;
+  Json process = run.tuned_process();
+  process["result"]["diffs"][0]["package"] = "efficientnet_pytorch";
+  const Report report = report_of(run, process);
+  ASSERT_EQ(report.patch_modules.size(), 1u);
+  std::filesystem::create_directories(folder / "efficientnet_pytorch");
+  std::filesystem::copy_file(run.source_path(), folder / "efficientnet_pytorch/utils.py",
+                             std::filesystem::copy_options::overwrite_existing);
+  std::ofstream(folder / report.patch_modules[0].name) << report.patch_modules[0].text;
+}
+
 // The browser tests look at these pages: OPFUSE_REPORT_SAMPLES names the folder.
 TEST(Html, WritesSamplePages) {
   const char* wanted = std::getenv("OPFUSE_REPORT_SAMPLES");
