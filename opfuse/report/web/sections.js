@@ -75,7 +75,8 @@ function ratioRows(report) {
 function changesSection(report, steps) {
   const sites = report.sites.filter((s) => !s.refusal);
   if (!sites.length) return null;
-  return section("changes", "What replaced what", null, sites.map((site) => siteBlock(report, site, steps)));
+  const ran = sites.some((s) => s.kept !== null) || report.outcome === "plan_applied";
+  return section("changes", ran ? "What replaced what" : "What could be replaced", null, sites.map((site) => siteBlock(report, site, steps)));
 }
 
 function siteBlock(report, site, steps) {
