@@ -60,5 +60,5 @@ def load(path: str, config: dict[str, Any]) -> Native:
         raise NativeError("self_check: the recorder does not work here")
     if built_for and built_for.split(".")[:2] != running.split(".")[:2]:
         raise NativeError(f"the library was built for torch {built_for}, this is torch {running}")
-    native.call("open", config=config)
+    native.call("open", **config)
     return native
