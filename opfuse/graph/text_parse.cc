@@ -9,11 +9,14 @@
 #include "opfuse/graph/text.h"
 #include "opfuse/graph/text_line.h"
 #include "opfuse/graph/text_names.h"
+#include "opfuse/graph/text_views.h"
 
 namespace opfuse::graph {
 namespace {
 
+using text::Definition;
 using text::Line;
+using text::Views;
 
 // An argument as written, before the schema says what it is.
 struct RawArgument {
@@ -49,24 +52,6 @@ class Parser {
   }
 
  private:
-  // A name stands for a view; which value it is depends on the storage's version.
-  struct View {
-    std::string name;
-    int32_t storage = kNone;
-    TensorMeta meta;
-    std::map<uint32_t, ValueId> values;
-  };
-
-  struct Definition {
-    std::string name;
-    bool is_new = true;  // false: "%1" without a type stands for a value that exists
-    size_t pos = 0;
-    TensorMeta meta;
-    uint16_t escapes = 0;
-    std::string label, alias;
-    bool fresh = false, no_storage = false, opaque_writes = false;
-  };
-
   // '#' starts a comment after a space, except before a digit (a sequence number).
   static std::string_view without_comment(std::string_view line) {
     bool quoted = false;
@@ -146,10 +131,10 @@ class Parser {
   Status externals(Line* line, const std::vector<Definition>& definitions) {
     for (const Definition& d : definitions) {
       if (d.name.empty() || !d.is_new) return line->fail_at(d.pos, "expected a type");
-      OPFUSE_TRY(int32_t storage, storage_for(line, d, kNone));
+      OPFUSE_TRY(int32_t storage, views_.storage_for(line, d, kNone));
       if (storage != kNone && d.alias.empty()) graph_.storages[storage].external = true;
-      int32_t view = add_view(d, storage);
-      value_of(view, kNone, 0);
+      int32_t view = views_.add_view(d, storage);
+      views_.value_of(view, kNone, 0);
     }
     return ok_status();
   }
@@ -168,10 +153,10 @@ class Parser {
     if (d.name.empty()) return line->fail("a name");
     if (!line->eat(":")) {
       d.is_new = false;
-      if (!names_.contains(d.name)) return line->fail("':' and a type");
+      if (!views_.contains(d.name)) return line->fail("':' and a type");
       return d;
     }
-    if (names_.contains(d.name))
+    if (views_.contains(d.name))
       return line->fail_at(d.pos, fmt::format("%{} is defined twice", d.name));
     OPFUSE_TRY_STATUS(type(line, &d.meta));
     while (line->peek() != '=' && line->peek() != ',' && !line->at_end())
@@ -342,7 +327,7 @@ class Parser {
       line->eat("%");
       size_t begin = line->pos();
       item.value = line->word();
-      if (!names_.contains(item.value))
+      if (!views_.contains(item.value))
         return line->fail_at(begin - 1, fmt::format("%{} is not defined", item.value));
     } else {
       Line ahead = *line;
@@ -451,7 +436,7 @@ class Parser {
 
   // A value by name; a literal in a tensor's place becomes a wrapped number.
   ValueId tensor(const RawArgument::Item& item) {
-    if (!item.value.empty()) return current_value(names_.at(item.value));
+    if (!item.value.empty()) return views_.current_value(views_.find(item.value));
     TensorMeta meta;
     if (auto* i = std::get_if<int64_t>(&item.literal)) {
       meta.dtype = DType::kI64;
@@ -565,15 +550,13 @@ class Parser {
     std::vector<int32_t> written_views;
     collect_writes(&node, &written_views);
     for (int32_t view : written_views) {
-      int32_t storage = views_[view].storage;
-      if (writers_[storage] != id) ++versions_[storage];
-      writers_[storage] = id;
+      views_.write(view, id);
     }
     for (size_t i = 0; i < definitions.size(); ++i) {
       OPFUSE_TRY(ValueId output, result(line, definitions[i], node, id, static_cast<int>(i)));
       node.outputs.push_back(output);
     }
-    for (int32_t view : written_views) node.written.push_back(value_of(view, id, -1));
+    for (int32_t view : written_views) node.written.push_back(views_.value_of(view, id, -1));
     graph_.nodes.push_back(std::move(node));
     return ok_status();
   }
@@ -585,7 +568,7 @@ class Parser {
       for (ValueId value : node->inputs[i].values) {
         if (value == kNone || graph_.values[value].storage == kNone) continue;
         node->writes.push_back(value);
-        views->push_back(view_of_value_[value]);
+        views->push_back(views_.of_value(value));
       }
     }
   }
@@ -593,86 +576,26 @@ class Parser {
   Result<ValueId> result(Line* line, const Definition& d, const Node& node, NodeId id, int output) {
     if (d.name.empty()) return kNone;
     if (!d.is_new) {
-      int32_t view = names_.at(d.name);
-      return value_of(view, id, output);
+      int32_t view = views_.find(d.name);
+      return views_.value_of(view, id, output);
     }
     Alias alias = schema_alias(node, output);
+    if (alias.input != kNone && !views_.has_view(alias.input)) alias = {};
     if (alias.input != kNone && alias.written && !d.fresh && d.alias.empty()) {
-      int32_t view = view_of_value_[alias.input];
-      names_.emplace(d.name, view);
-      views_[view].meta = d.meta;
-      return value_of(view, id, output, d.name, d.escapes);
+      return views_.rename(views_.of_value(alias.input), d, id, output);
     }
     int32_t shared = alias.input == kNone ? kNone : graph_.values[alias.input].storage;
-    OPFUSE_TRY(int32_t storage, storage_for(line, d, shared));
-    return value_of(add_view(d, storage), id, output);
-  }
-
-  Result<int32_t> storage_for(Line* line, const Definition& d, int32_t shared) {
-    if (d.no_storage) return kNone;
-    if (!d.alias.empty()) {
-      auto it = names_.find(d.alias);
-      if (it == names_.end())
-        return line->fail_at(d.pos, fmt::format("%{} is not defined", d.alias));
-      return views_[it->second].storage;
-    }
-    if (shared != kNone && !d.fresh) return shared;
-    Storage storage;
-    storage.label = d.label;
-    storage.opaque_writes = d.opaque_writes;
-    graph_.storages.push_back(std::move(storage));
-    versions_.push_back(0);
-    writers_.push_back(kNone);
-    return static_cast<int32_t>(graph_.storages.size() - 1);
-  }
-
-  int32_t add_view(const Definition& d, int32_t storage) {
-    View view;
-    view.name = d.name;
-    view.storage = storage;
-    view.meta = d.meta;
-    views_.push_back(std::move(view));
-    escapes_of_view_.push_back(d.escapes);
-    int32_t id = static_cast<int32_t>(views_.size() - 1);
-    names_.emplace(d.name, id);
-    return id;
-  }
-
-  // The view's value at the storage's version of now, made when it is not there yet.
-  ValueId value_of(int32_t view_id, NodeId producer, int output, std::string_view name = {},
-                   uint16_t escapes = 0) {
-    View& view = views_[view_id];
-    uint32_t version = view.storage == kNone ? 0 : versions_[view.storage];
-    auto it = view.values.find(version);
-    if (it != view.values.end()) return it->second;
-    Value value;
-    value.producer = producer;
-    value.output = output;
-    value.storage = view.storage;
-    value.version = version;
-    value.meta = view.meta;
-    value.escapes = view.values.empty() ? escapes_of_view_[view_id] : escapes;
-    value.name = name.empty() ? view.name : std::string(name);
-    ValueId id = static_cast<ValueId>(graph_.values.size());
-    graph_.values.push_back(std::move(value));
-    view_of_value_[id] = view_id;
-    view.values.emplace(version, id);
-    return id;
-  }
-
-  ValueId current_value(int32_t view) {
-    int32_t storage = views_[view].storage;
-    return value_of(view, storage == kNone ? kNone : writers_[storage], -1);
+    OPFUSE_TRY(int32_t storage, views_.storage_for(line, d, shared));
+    return views_.value_of(views_.add_view(d, storage), id, output);
   }
 
   Result<ValueId> value_by_name(Line* line) {
     if (!line->eat("%")) return line->fail("'%' and a name");
     size_t begin = line->pos();
     std::string name(line->word());
-    auto it = names_.find(name);
-    if (it == names_.end())
+    if (!views_.contains(name))
       return line->fail_at(begin - 1, fmt::format("%{} is not defined", name));
-    return current_value(it->second);
+    return views_.current_value(views_.find(name));
   }
 
   int32_t current_scope() const { return open_.empty() ? kNone : open_.back(); }
@@ -680,12 +603,7 @@ class Parser {
   std::string_view rest_;
   const SchemaTable& schemas_;
   Graph graph_;
-  std::vector<View> views_;
-  std::vector<uint16_t> escapes_of_view_;
-  std::map<std::string, int32_t, std::less<>> names_;
-  std::unordered_map<ValueId, int32_t> view_of_value_;
-  std::vector<uint32_t> versions_;  // by storage
-  std::vector<NodeId> writers_;     // by storage: last node that wrote it
+  Views views_{&graph_};
   std::vector<int32_t> open_;
 };
 

@@ -143,6 +143,11 @@ TEST(GraphText, ALiteralInATensorsPlaceIsAWrappedNumber) {
   EXPECT_EQ(number.meta.flags, trace::kWrappedNumber);
 }
 
+TEST(GraphText, ANumberHasNoMemoryToWrite) {
+  Graph g = parse("%x: f32[8]\n%y: f32[8] = aten.add_.Tensor(2, %x)\n");
+  EXPECT_TRUE(g.nodes[0].writes.empty());
+}
+
 TEST(GraphText, UnknownIsNotADefault) {
   Graph g = parse("%x: ?\n%y: f32 = aten.gelu(%x, approximate=?)\n");
   EXPECT_FALSE(g.values[0].meta.shape_known);
