@@ -16,6 +16,7 @@ namespace opfuse::cli {
 namespace {
 
 constexpr useconds_t kPollUs = 100'000;
+constexpr int kLeastBudget = 24;
 
 bool disabled() {
   const char* value = std::getenv("OPFUSE_DISABLE");
@@ -44,8 +45,10 @@ Status check_options(const LaunchOptions& o) {
     return Error{"--color: expected auto, always or never, found '" + o.color + "'"};
   if (!one_of(o.target, {"", "torch_npu"}))
     return Error{"--target: expected torch_npu, found '" + o.target + "'"};
-  if (o.budget_steps < 8)
-    return Error{"--budget: expected at least 8 steps (4 pairs), found " + std::to_string(o.budget_steps)};
+  if (o.budget_steps < kLeastBudget)
+    return Error{"--budget: expected at least " + std::to_string(kLeastBudget) +
+                 " steps (6 pairs to choose by and 6 fresh ones: fewer decide nothing), found " +
+                 std::to_string(o.budget_steps)};
   for (const auto& file : o.rules)
     if (access(file.c_str(), R_OK) != 0)
       return Error{"--rules: expected a readable file, found '" + file + "'"};

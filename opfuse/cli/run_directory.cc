@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
@@ -17,6 +18,8 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 namespace {
+
+constexpr int64_t kHeadlinePairs = 12;
 
 std::string time_stamp() {
   const std::time_t now = std::time(nullptr);
@@ -123,7 +126,8 @@ Status write_config(const LaunchOptions& o, const Installation& installation,
       {"rules", rules},
       {"budget_steps", o.budget_steps},
       {"budget_seconds", o.budget_seconds},
-      {"headline_pairs", 12},
+      // A small budget leaves as many pairs for the choice as for the headline.
+      {"headline_pairs", std::min(kHeadlinePairs, o.budget_steps / 4)},
       {"verify_memory_bytes", memory},
       {"batch", o.batch},
       {"record_step", 2},

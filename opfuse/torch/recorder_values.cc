@@ -64,6 +64,7 @@ OperatorInfo describe_operator(const c10::OperatorHandle& handle) {
   info.is_clone = base == "clone";
   info.leaves_uninitialised =
       base.starts_with("empty") || base.starts_with("new_empty") || base.starts_with("resize");
+  info.adopts_storage = name.overload_name.starts_with("source_Storage");
   info.arguments = schema.arguments().size();
   info.returns = schema.returns().size();
   for (const c10::Argument& argument : schema.arguments()) {
@@ -220,9 +221,10 @@ void ValueCapture::see_result(int32_t event, const OperatorInfo& op, const at::T
   StorageState& state = states_[storage];
   const bool fresh = !state.known || state.first_event >= event;
   if (!fresh && !written) return;
+  const c10::StorageImpl& impl = *tensor.storage().unsafeGetStorageImpl();
+  if (op.adopts_storage) return state.known ? void() : take_snapshot(storage, impl);
   state.known = true;
   if (!values_) return;
-  const c10::StorageImpl& impl = *tensor.storage().unsafeGetStorageImpl();
   if (!tensor.device().is_cpu() || (impl.nbytes() > 0 && impl.data() == nullptr))
     return stop_values("a result outside the memory of the CPU");
   state.bytes = impl.nbytes();

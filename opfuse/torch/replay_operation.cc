@@ -13,7 +13,7 @@ using graph::kNone;
 using graph::Node;
 
 // Reads of values by Python, communication and bookkeeping: they make no tensor of the step, and
-// what they write arrives as a write from outside.
+// what they write arrives as a write from outside. A storage that set_ adopts is an input.
 bool runs_nothing(const Node& node) {
   static constexpr std::string_view kSkipped[] = {
       "aten.item",       "aten._local_scalar_dense",
@@ -21,6 +21,7 @@ bool runs_nothing(const Node& node) {
       "aten.set_data",   "aten._has_compatible_shallow_copy_type"};
   const std::string_view op = node.op;
   if (op.starts_with("profiler.") || op.starts_with("c10d.")) return true;
+  if (op.starts_with("aten.set_.source_Storage")) return true;
   if (op.starts_with("aten._assert") || op.starts_with("aten.record_stream")) return true;
   return std::find(std::begin(kSkipped), std::end(kSkipped), op) != std::end(kSkipped);
 }

@@ -1,6 +1,7 @@
 #include "opfuse/torch/session.h"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -94,6 +95,7 @@ const std::map<std::string, Session::Method>& Session::methods() {
       {"ab_state", &Session::ab_state},
       {"write_record", &Session::write_record},
       {"print", &Session::print},
+      {"release_values", &Session::release_values},
       {"forget", &Session::forget},
   };
   return table;
@@ -137,16 +139,17 @@ Result<Json> Session::record_stop(const Json&) {
                      {"lasti", object.lasti}});
   // Dispatcher calls at every level; `find` counts the leaves.
   const auto& events = step.record->table.events;
-  const auto operators =
+  const auto calls =
       std::count_if(events.begin(), events.end(), [](const trace::EventRow& event) {
         return event.kind == trace::EventKind::kOperator;
       });
   return Json{{"record", id},
-              {"operators", operators},
+              {"calls", calls},
               {"seconds", step.record->seconds},
               {"events", step.record->table.events.size()},
               {"complete", step.record->complete},
               {"losses", step.record->table.losses},
+              {"with_values", step.record->with_values},
               {"declined", step.record->declined},
               {"snapshot_bytes", step.record->snapshot_bytes},
               {"codes", codes}};
@@ -321,8 +324,11 @@ Result<Json> Session::prove(const Json& request) {
   OPFUSE_TRY(rewrite::Plan plan, plan_for(*analysis));
   ReplayLimits limits;
   limits.max_bytes = get_or<int64_t>(config_, "verify_memory_bytes", -1);
+  if (limits.max_bytes >= 0)  // the snapshots are still there
+    limits.max_bytes = std::max<int64_t>(limits.max_bytes - step->record->snapshot_bytes, 0);
   Json sites = Json::array();
   Json step_verdict;
+  const auto begin = std::chrono::steady_clock::now();
   OPFUSE_TRY_STATUS(run_stage("prove", &log_, [&]() -> Status {
     std::vector<SiteCalls> calls;
     for (const auto& replacement : plan.replacements) {
@@ -341,11 +347,17 @@ Result<Json> Session::prove(const Json& request) {
       verdicts[i].site = plan_.replacements[i].site;  // numbered as in the plan
       sites.push_back(site_verdict_json(verdicts[i]));
     }
+    // What failed leaves the plan, so the step is proved without it.
+    rewrite::Plan proved = plan;
+    proved.replacements.clear();
+    for (size_t i = 0; i < verdicts.size(); ++i)
+      if (verdicts[i].accepted) proved.replacements.push_back(plan.replacements[i]);
     const graph::Graph rewritten =
-        rewrite::rewrite_graph(analysis->graph, analysis->report, analysis->sites, plan);
+        rewrite::rewrite_graph(analysis->graph, analysis->report, analysis->sites, proved);
     std::unique_ptr<verify::Evaluator> evaluator = make_evaluator(*step->record, limits);
     verify::StepProofOptions step_options;
-    step_options.seconds = get_or<double>(request, "seconds", 1e9);
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
+    step_options.seconds = get_or<double>(request, "seconds", 1e9) - spent.count();
     step_verdict = step_verdict_json(
         verify::prove_step(*evaluator, analysis->graph, rewritten, step_options));
     return ok_status();
@@ -460,6 +472,16 @@ Result<Json> Session::print(const Json& request) {
   OPFUSE_TRY(rewrite::Plan plan, plan_for(*analysis));
   return Json{{"text", graph::print_graph(rewrite::rewrite_graph(
                            analysis->graph, analysis->report, analysis->sites, plan))}};
+}
+
+Result<Json> Session::release_values(const Json& request) {
+  OPFUSE_TRY(Step * step, this->step(request));
+  Record& record = *step->record;
+  record.with_values = false;
+  record.snapshot_bytes = 0;
+  std::vector<at::Tensor>().swap(record.snapshots);
+  std::vector<Call>().swap(record.calls);
+  return Json::object();
 }
 
 Result<Json> Session::forget(const Json& request) {

@@ -53,6 +53,8 @@ class Session {
   Result<Json> ab_state(const Json&);
   Result<Json> write_record(const Json& request);
   Result<Json> print(const Json& request);
+  // Drops what only a replay reads; the graph stays.
+  Result<Json> release_values(const Json& request);
   Result<Json> forget(const Json& request);
 
   Result<Step*> step(const Json& request, const char* key = "record");
