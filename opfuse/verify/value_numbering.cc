@@ -83,6 +83,8 @@ bool is_size_argument(std::string_view op, std::string_view name) {
   return op.find("group_norm") != std::string_view::npos && (name == "N" || name == "HxW");
 }
 
+bool adopts_storage(const Node& node) { return node.op.starts_with("aten.set_.source_Storage"); }
+
 class Numberer {
  public:
   Numberer(const Graph& graph, const SharedNames& names)
@@ -209,9 +211,10 @@ class Numberer {
     refuse(id, "has an argument that the record does not hold");
   }
   void add_value(const Node& node, const graph::OpaqueAttr& value, NodeId id, Hasher* hash) {
-    // A generator's state is in the draw's number; a process group belongs to its operator.
-    const bool harmless =
-        value.type.find("Generator") != std::string::npos || node.op.rfind("aten.", 0) != 0;
+    // A generator's state is in the draw's number, an adopted storage in its own; a process group
+    // belongs to its operator.
+    const bool harmless = value.type.find("Generator") != std::string::npos ||
+                          node.op.rfind("aten.", 0) != 0 || adopts_storage(node);
     if (!harmless) refuse(id, "has an argument of type " + value.type + ", which has no text form");
     hash->add(std::string_view(value.type));
   }
@@ -315,6 +318,8 @@ class Numberer {
     const bool relaxed = names_.relaxed.count(node.op) != 0;
     all.add(uint64_t{relaxed ? 0u : node.region.flags & kRegionMask});
     if (node.random) all.add(++draws_);
+    // Each adopts memory that was filled elsewhere, by a loader's worker: another value each time.
+    if (adopts_storage(node)) all.add(externals_++);
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const graph::Input& input = node.inputs[i];
       all.add(static_cast<uint64_t>(input.kind)).add(uint64_t{input.values.size()});
