@@ -90,6 +90,7 @@ std::string refused_sentence(const Report& report) {
   if (sites.empty()) sites = sites_that(report, is_planned);
   const std::string shown = first_refusal(report);
   const std::string why = shown.empty() ? clause(report.reason) : shown;
+  if (sites.empty()) return fmt::format("Nothing was replaced: {}.", why);
   return fmt::format("Found, but left alone: {}{}{}.", chains_text(sites),
                      why.empty() ? "" : ", because ", why);
 }
@@ -227,9 +228,10 @@ void add_refusal_steps(const Report& report, std::vector<std::string>* steps) {
     if (site.refusal)
       steps->push_back(
           fmt::format("Why, in full: `opfuse explain {}:{}`.", file_name(site.file), site.line));
-  steps->push_back(
-      "If you change that code, run opfuse again: nothing else stands in the way of "
-      "finding the chain.");
+  if (!report.sites.empty())
+    steps->push_back(
+        "If you change that code, run opfuse again: nothing else stands in the way of "
+        "finding the chain.");
 }
 
 void add_near_miss_steps(const Report& report, std::vector<std::string>* steps) {

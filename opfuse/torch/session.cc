@@ -247,7 +247,9 @@ Result<Json> Session::plan(const Json& request) {
 Result<Json> Session::load_plan(const Json& request) {
   const std::string path = get_or<std::string>(request, "path", "");
   OPFUSE_TRY(std::string text, read_text(path));
-  OPFUSE_TRY(plan_, rewrite::plan_from_json(text));
+  Result<rewrite::Plan> plan = rewrite::plan_from_json(text);
+  if (!plan.ok()) return Error{path + ": " + plan.error().message};
+  plan_ = std::move(plan.value());
   std::map<std::string, rewrite::SiteFacts> facts;
   for (const auto& replacement : plan_.replacements)
     for (const auto& edit : replacement.edits) {
@@ -260,7 +262,9 @@ Result<Json> Session::load_plan(const Json& request) {
     }
   std::vector<rewrite::SiteFacts> list;
   for (auto& [file, one] : facts) list.push_back(std::move(one));
-  return plan_answer(list);
+  OPFUSE_TRY(Json answer, plan_answer(list));
+  answer["sites"] = planned_sites_json(plan_);
+  return answer;
 }
 
 Result<Json> Session::plan_answer(const std::vector<rewrite::SiteFacts>& facts) {

@@ -193,22 +193,37 @@ Json near_misses_json(const Analysis& analysis) {
   return list;
 }
 
+static void add_replacement(const rewrite::Replacement& r, Json* site) {
+  (*site)["status"] = "planned";
+  (*site)["file"] = r.file;
+  (*site)["line"] = r.line;
+  (*site)["target"] = r.target;
+  (*site)["domain"] = r.domain;
+  (*site)["function"] = r.qualname;
+  if (r.edits.empty()) return;
+  (*site)["source_now"] = r.edits.back().old_text;
+  (*site)["becomes"] = r.edits.back().source_text;
+}
+
+Json planned_sites_json(const rewrite::Plan& plan) {
+  Json list = Json::array();
+  for (const auto& replacement : plan.replacements) {
+    Json site = {{"id", replacement.site},
+                 {"rule", replacement.rule},
+                 {"calls", replacement.calls},
+                 {"equivalence", std::string(match::equivalence_name(replacement.equivalence))}};
+    add_replacement(replacement, &site);
+    site["now"] = site.value("source_now", "");
+    list.push_back(std::move(site));
+  }
+  return list;
+}
+
 Json planned_sites_json(const Analysis& analysis, const rewrite::Plan& plan) {
   Json list = sites_json(analysis);
   for (auto& json : list) {
     const int id = json["id"].get<int>();
-    if (const rewrite::Replacement* r = planned(plan, id)) {
-      json["status"] = "planned";
-      json["file"] = r->file;
-      json["line"] = r->line;
-      json["target"] = r->target;
-      json["domain"] = r->domain;
-      json["function"] = r->qualname;
-      if (!r->edits.empty()) {
-        json["source_now"] = r->edits.back().old_text;
-        json["becomes"] = r->edits.back().source_text;
-      }
-    }
+    if (const rewrite::Replacement* r = planned(plan, id)) add_replacement(*r, &json);
     for (const auto& refused : plan.refused)
       if (refused.site == id) {
         json["status"] = "refused";

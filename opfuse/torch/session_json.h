@@ -19,6 +19,7 @@ using Json = nlohmann::ordered_json;
 Json sites_json(const Analysis& analysis);
 Json near_misses_json(const Analysis& analysis);
 // Sites with what the plan makes of them (status, becomes, refusal).
+Json planned_sites_json(const rewrite::Plan& plan);  // of a plan from a file
 Json planned_sites_json(const Analysis& analysis, const rewrite::Plan& plan);
 
 Json site_verdict_json(const verify::SiteVerdict& verdict);

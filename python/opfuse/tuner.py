@@ -25,7 +25,7 @@ _ATTEMPTS = 3
 _SEED = 1
 _BUSY_BOUNDARIES = 16
 _PROOF_IN_STEPS = 14
-_PROOF_AT_LEAST_S = 10.0
+_PROOF_AT_LEAST_S = 2.0
 
 
 class Done(Exception):
@@ -56,6 +56,7 @@ class Tuner:
         self._signatures: dict[int, str] = {}
         self._codes: dict[int, Any] = {}
         self._facts: list[dict[str, Any]] = []
+        self._failed: dict[int, dict[str, Any]] = {}  # sites that left the plan, with the reason
         self.costs = Costs(state.data["steps"])
         self._measuring = False
         self._busy = 0
@@ -146,8 +147,8 @@ class Tuner:
                 plan = self.session.call("load_plan", path=self.config["plan"])
                 self._facts = [source.facts_of_entry(entry) for entry in plan["memory"]]
         except (native.NativeError, source.SourceRefused) as error:
-            raise Done("refused", str(error)) from None
-        self.state.result.update(plan=plan["plan"], diffs=plan["diffs"])
+            raise Done("refused", str(error).removeprefix("load_plan: ")) from None
+        self.state.result.update(plan=plan["plan"], diffs=plan["diffs"], sites=plan["sites"])
         self._load_edits(plan)
         with self.costs.stage("switch"):
             self.switch.set(True)
@@ -255,11 +256,12 @@ class Tuner:
     def _ask_plan(self, before: int, facts: list[dict[str, Any]]) -> dict[str, Any]:
         with self.costs.stage("plan", "facts_s"):
             plan = self.session.call("plan", record=before, facts=facts)
-        self.state.result.update(plan=plan["plan"], diffs=plan["diffs"], sites=plan["sites"])
-        for site in plan["sites"]:
+        sites = [self._failed.get(site["id"], site) for site in plan["sites"]]
+        self.state.result.update(plan=plan["plan"], diffs=plan["diffs"], sites=sites)
+        for site in sites if not self._failed else ():
             self.state.event(wording.site(site), self.boundaries.step)
         if not plan["memory"]:
-            reasons = sorted({wording.refusal(site) for site in plan["sites"]})
+            reasons = sorted({wording.refusal(site) for site in sites})
             raise Done("refused", "; ".join(reasons) or "no site can be edited")
         return plan
 
@@ -272,7 +274,11 @@ class Tuner:
         self.state.result["verdict"] = {"sites": verdict["sites"], "step": verdict["step"]}
         if not verdict["step"]["accepted"]:
             raise Done("refused", f"the step was not proved: {verdict['step']['reason']}")
-        failed = {site["site"]: site["reason"] for site in verdict["sites"] if not site["accepted"]}
+        failed = {
+            site["site"]: _refusal(site["reason"])
+            for site in verdict["sites"]
+            if not site["accepted"]
+        }
         plan = self._without(before, plan, failed)
         text = wording.proof(verdict, self.state.result["sites"], self.costs["prove_s"])
         self.state.event(text, self.boundaries.step, "validating")
@@ -283,24 +289,35 @@ class Tuner:
         return max(_PROOF_AT_LEAST_S, _PROOF_IN_STEPS * self.costs.plain_step())
 
     def _drop_absent(self, before: int, values: int, plan: dict[str, Any]) -> dict[str, Any]:
-        """A site that does not run in every step cannot be proved from the second record."""
+        """A site must run, and be legal, in the second recorded step too."""
         with self.costs.stage("find", "find_s"):
-            there = {_site_key(s) for s in self.session.call("find", record=values)["sites"]}
-        planned = [site for site in self.state.result["sites"] if site["status"] == "planned"]
-        reason = f"it did not run again in step {self.boundaries.step}"
-        return self._without(
-            before, plan, {s["id"]: reason for s in planned if _site_key(s) not in there}
-        )
+            again = {_site_key(s): s for s in self.session.call("find", record=values)["sites"]}
+        failed = {}
+        for site in self.state.result["sites"]:
+            found = again.get(_site_key(site))
+            if site["status"] != "planned":
+                continue
+            if found is None:
+                failed[site["id"]] = _refusal(f"it did not run again in step {self.boundaries.step}")
+            elif found.get("refusals"):
+                failed[site["id"]] = found["refusals"][0]
+        return self._without(before, plan, failed)
 
-    def _without(self, before: int, plan: dict[str, Any], failed: dict[int, str]) -> dict[str, Any]:
+    def _without(
+        self, before: int, plan: dict[str, Any], failed: dict[int, dict[str, Any]]
+    ) -> dict[str, Any]:
         """The plan less the sites that failed, each with its reason."""
         if not failed:
             return plan
-        for site, reason in failed.items():
-            self.state.event(f"not replaced: site {site}: {reason}", self.boundaries.step)
+        for site in self.state.result["sites"]:
+            if site["id"] in failed:
+                site.update(status="refused", refusal=failed[site["id"]])
+                self._failed[site["id"]] = site
+                self.state.event(wording.site(site), self.boundaries.step)
         self._facts = [fact for fact in self._facts if fact["site"] not in failed]
         if not self._facts:
-            raise Done("refused", "; ".join(sorted(set(failed.values()))))
+            reasons = {refusal["reason"] for refusal in failed.values()}
+            raise Done("refused", "; ".join(sorted(reasons)))
         return self._ask_plan(before, self._facts)
 
     def _load_edits(self, plan: dict[str, Any]) -> None:
@@ -464,7 +481,8 @@ class Tuner:
         step = self.boundaries.step
         kept = done.outcome in ("tuned", "plan_applied")
         for site in self.state.result.get("sites", []):
-            if site.get("status") == "planned" and self.state.result.get("ab"):
+            measured = self.state.result.get("ab") or done.outcome == "plan_applied"
+            if site.get("status") == "planned" and measured:
                 site["kept"] = kept
         self.state.result["costs"] = self.costs.summary()
         if self.ranks is not None and done.outcome in ("nothing_found", "refused", "failed"):
@@ -491,6 +509,10 @@ class Tuner:
 
     def _say_off(self, text: str) -> None:
         self.state.event(f"{text}; the original code is back", self.boundaries.step)
+
+
+def _refusal(reason: str) -> dict[str, Any]:
+    return {"row": 0, "reason": reason, "node": ""}
 
 
 def _site_key(site: dict[str, Any]) -> tuple[Any, ...]:
