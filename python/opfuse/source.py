@@ -14,7 +14,7 @@ import re
 import site as site_module
 import sys
 import sysconfig
-from types import CodeType, FunctionType
+from types import AsyncGeneratorType, CodeType, CoroutineType, FunctionType, GeneratorType
 from typing import Any
 
 from opfuse import names as names_module
@@ -188,12 +188,12 @@ def is_running(code: CodeType) -> bool:
         inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
     ):
         return False
-    attributes = ("gi_code", "cr_code", "ag_code")
+    # By exact type: isinstance would look at the __class__ of every object, and some answer with code.
+    attributes = {GeneratorType: "gi_code", CoroutineType: "cr_code", AsyncGeneratorType: "ag_code"}
     return any(
-        getattr(found, name, None) is code
+        getattr(found, attributes[type(found)]) is code
         for found in gc.get_objects()
-        if inspect.isgenerator(found) or inspect.iscoroutine(found) or inspect.isasyncgen(found)
-        for name in attributes
+        if type(found) in attributes
     )
 
 
@@ -285,6 +285,7 @@ def installed_package(path: str) -> tuple[str, str]:
     roots = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     roots.update(site_module.getsitepackages())
     roots.add(site_module.getusersitepackages())
+    roots.update(p for p in sys.path if p.rstrip("/").endswith(("/site-packages", "/dist-packages")))
     root = next((root for root in roots if path.startswith(root.rstrip("/") + "/")), None)
     if root is None:
         return "", ""
