@@ -107,7 +107,7 @@ def test_adjacent_statements(tmp_path):
     [
         ("s = torch.sigmoid(x)\ny = x * s\nreturn y, s", "s is also read in line 6"),
         ("s = torch.sigmoid(x)\nreturn x * s, s", "s is also read in line 5"),
-        ("s = torch.sigmoid(x)\nf.last = s\nreturn x * s", "other statements"),
+        ("s = torch.sigmoid(x)\nf.last = s\nreturn x * s", "s is also read in line 5"),
         ("f.last = torch.sigmoid(x)\nreturn x * f.last", "f.last = torch.sigmoid(x)"),
         ("s = torch.sigmoid(x)\ny = x * s\ns.requires_grad\nreturn y", "s is also read in line 6"),
         ("return x * (s := torch.sigmoid(x))", "s is bound inside the expression"),
@@ -233,6 +233,21 @@ def test_code_on_a_stack_is_running(tmp_path):
         module.train(tensor(), boundary)
     assert seen["running_now"] and seen["source_problem"] == ""
     assert not source.collect_facts([record.site()], record.codes)[0]["running_now"]
+
+
+def test_looking_for_generators_runs_no_code_of_the_users(tmp_path):
+    class Answering:
+        asked = 0
+
+        @property
+        def __class__(self):
+            Answering.asked += 1
+            return object
+
+    one = Answering()
+    module = load(tmp_path, "def g(x):\n    yield x\n")
+    assert not source.is_running(module.g.__code__)
+    assert Answering.asked == 0 and one is not None
 
 
 def test_a_suspended_generator_is_running(tmp_path):

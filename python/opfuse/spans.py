@@ -196,12 +196,12 @@ def _read_statements(file: SourceFile, reader: _Reader, outside: list[ast.expr])
     end = block.index(last)
     if {block[i] for i in before} != {file.statement_around(node) for node in outside}:
         raise NoSpan("its statements are in different blocks")
-    if before != list(range(end - len(before), end)):
-        raise NoSpan("other statements stand between its operations")
     for statement in (block[i] for i in before):
         _read_assignment(reader, statement)
     taken = [*(block[i] for i in before), reader.span.node]
     _check_names(file, reader, taken)
+    if before != list(range(end - len(before), end)):
+        raise NoSpan("other statements stand between its operations")
     if getattr(last, "value", None) is not reader.span.node:
         raise NoSpan("its last operation is not the whole value of its statement")
     reader.span.first_statement = {
