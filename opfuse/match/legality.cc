@@ -346,6 +346,22 @@ Verdict double_backward(const Chain& c) {
   return std::nullopt;
 }
 
+// 27, 32: contributions to the input's gradient that anything but the engine's own sum reads.
+Verdict gradient_summed_elsewhere(const Chain& c) {
+  const std::vector<ValueId>& contributions = c.match.backward.grad_inputs;
+  if (contributions.size() < 2 || double_backward(c)) return std::nullopt;
+  bool recomputed = (c.context.node(c.first).region.flags & trace::kCheckpointRecompute) != 0;
+  for (ValueId v : contributions)
+    for (NodeId user : c.context.graph.users[v])
+      if (!c.backward.contains(user) && !graph::is_engine_accumulation(c.context.graph, user))
+        return refuse(
+            recomputed ? 32 : 27,
+            fmt::format("a part of the input's gradient is read by {}, inside another backward{}",
+                        c.at(user), recomputed ? " (a checkpoint's)" : ""),
+            user);
+  return std::nullopt;
+}
+
 // 34: tensors that are not plain dense ones.
 Verdict plain_tensors(const Chain& c) {
   for (const std::set<ValueId>* values : {&c.inputs, &c.inner, &c.outputs})
@@ -357,6 +373,33 @@ Verdict plain_tensors(const Chain& c) {
   for (NodeId id : c.match.nodes)
     if (c.context.node(id).opaque || c.context.node(id).region.flags & trace::kOpaqueArguments)
       return refuse(34, fmt::format("{} has tensors that cannot be described", c.at(id)), id);
+  return std::nullopt;
+}
+
+// The frame in which a mode's or a subclass's own code has taken the operator, or kNone.
+int32_t handler_frame(const Chain& c, NodeId id) {
+  for (int32_t row : c.context.node(id).positions) {
+    std::string_view function = c.context.graph.positions[row].function;
+    if (function.ends_with("__torch_function__") || function.ends_with("__torch_dispatch__"))
+      return row;
+  }
+  return kNone;
+}
+
+// 34: torch's own handler of tensor subclasses ran; 39: somebody's handler, which is off while it
+// runs, so that no flag tells.
+Verdict handlers(const Chain& c) {
+  for (NodeId id : c.match.nodes) {
+    int32_t row = handler_frame(c, id);
+    if (row == kNone) continue;
+    const graph::Position& at = c.context.graph.positions[row];
+    if (at.file.ends_with("torch/_tensor.py"))
+      return refuse(34, fmt::format("{} is called with a tensor subclass", c.at(id)), id);
+    return refuse(
+        39,
+        fmt::format("{} goes through {}, which would see another operator", c.at(id), at.function),
+        id);
+  }
   return std::nullopt;
 }
 
@@ -374,7 +417,9 @@ Verdict modes(const Chain& c) {
   for (NodeId id : c.match.nodes) {
     uint16_t flags = c.context.node(id).region.flags;
     if (flags & trace::kPythonMode)
-      return refuse(39, fmt::format("a dispatch or function mode is active at {}", c.at(id)), id);
+      return refuse(
+          39, fmt::format("a dispatch or function mode, or functorch, is active at {}", c.at(id)),
+          id);
     if (flags & trace::kSavedTensorHooks)
       return refuse(40, fmt::format("saved-tensor hooks are active at {}", c.at(id)), id);
   }
@@ -424,7 +469,14 @@ constexpr Verdict (*kRows[])(const Chain&) = {used_outside,   inner_escapes,
                                               detached,       double_backward,
                                               plain_tensors,  one_device,
                                               modes,          grad_fn_hooks,
-                                              exported,       result_needed_early};
+                                              exported,       result_needed_early,
+                                              handlers,       gradient_summed_elsewhere};
+
+// What surrounds the chain explains what else is odd about it, and is named first.
+bool is_surrounding(int row) {
+  constexpr int kSurrounding[] = {27, 32, 34, 39, 40, 46};
+  return std::ranges::find(kSurrounding, row) != std::end(kSurrounding);
+}
 
 }  // namespace
 
@@ -433,7 +485,9 @@ std::vector<Refusal> check_legality(const Context& context, const Match& match) 
   std::vector<Refusal> refusals;
   for (auto row : kRows)
     if (Verdict verdict = row(chain)) refusals.push_back(std::move(*verdict));
-  std::ranges::stable_sort(refusals, {}, &Refusal::row);
+  std::ranges::stable_sort(refusals, {}, [](const Refusal& refusal) {
+    return std::pair(!is_surrounding(refusal.row), refusal.row);
+  });
   return refusals;
 }
 

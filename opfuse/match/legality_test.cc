@@ -324,6 +324,50 @@ TEST(Legality, Row39AModeIsActive) {
   expect_legal(swish("f32[8]", "f32[8]", "f32[8]", "{grad}", "{grad}"));
 }
 
+TEST(Legality, Row39AHandlerIsSeenInTheFrames) {
+  auto at = [](std::string_view frames) {
+    return std::string("@ a.py:9:4-9 (Mode.").append(frames).append(") < a.py:3:4-9 (f)");
+  };
+  std::string handled = at("__torch_function__"), called = at("forward");
+  expect_refused(swish("f32[8]", "f32[8]", "f32[8]", handled, called), 39);
+  expect_refused(swish("f32[8]", "f32[8]", "f32[8]", called, at("__torch_dispatch__")), 39);
+  expect_legal(swish("f32[8]", "f32[8]", "f32[8]", called, called));
+  std::string subclass = "@ torch/_tensor.py:1700:4-9 (Tensor.__torch_function__) < a.py:3:4-9 (f)";
+  expect_refused(swish("f32[8]", "f32[8]", "f32[8]", subclass, subclass), 34);
+}
+
+TEST(Legality, WhatSurroundsTheChainIsNamedFirst) {
+  std::string text =
+      swish("f32[8]", "f32[8]", "f32[8]", "{grad,python_mode}", "{grad,python_mode}") +
+      "%z: f32[8] = aten.exp(%s)\n";
+  MatchReport report = find_matches(parse(text), builtin_rules());
+  ASSERT_THAT(report.matches, SizeIs(1));
+  ASSERT_THAT(report.matches[0].refusals, SizeIs(2));
+  EXPECT_EQ(report.matches[0].refusals[0].row, 39);
+  EXPECT_EQ(report.matches[0].refusals[1].row, 1);
+}
+
+TEST(Legality, Row32ACheckpointSumsTheGradientInItsOwnBackward) {
+  auto step = [](std::string_view flags, std::string_view sum, std::string_view end) {
+    return std::string("%x: f32[8] requires_grad\n%g: f32[8]\n%s: f32[8] requires_grad = ")
+        .append("aten.sigmoid(%x) #7 ")
+        .append(flags)
+        .append("\n%y: f32[8] requires_grad = aten.mul.Tensor(%x, %s) #8 ")
+        .append(flags)
+        .append(
+            "\nbackward MulBackward0 #8 {\n  %a: f32[8] = aten.mul.Tensor(%g, %s)\n"
+            "  %b: f32[8] = aten.mul.Tensor(%g, %x)\n}\nbackward SigmoidBackward0 #7 {\n"
+            "  %c: f32[8] = aten.sigmoid_backward(%b, %s)\n}\n")
+        .append(sum)
+        .append("%d: f32[8] = aten.add.Tensor(%a, %c) {graph_task}\n")
+        .append(end);
+  };
+  std::string_view inside = "backward CheckpointFunctionBackward #3 {\n  ";
+  expect_refused(step("{grad,recompute}", inside, "}\n"), 32);
+  expect_refused(step("{grad}", inside, "}\n"), 27);
+  expect_legal(step("{grad}", "", ""));
+}
+
 TEST(Legality, Row40SavedTensorHooksAreActive) {
   expect_refused(
       swish("f32[8]", "f32[8]", "f32[8]", "{grad,saved_tensor_hooks}", "{grad,saved_tensor_hooks}"),
