@@ -60,6 +60,14 @@ std::vector<ValueId> leaving(const Context& context, const BackwardChain& chain)
   return result;
 }
 
+// The backward of a sum of equal shapes runs no operator: it hands the gradient on.
+bool hands_on(const Context& context, const Match& match, int64_t sequence) {
+  return match.function_scope == kNone && std::ranges::any_of(match.nodes, [&](NodeId id) {
+           const graph::Node& node = context.node(id);
+           return node.forward_sequence == sequence && node.op == "aten.add.Tensor";
+         });
+}
+
 int32_t whole_function(const Context& context, const Match& match) {
   int32_t scope = enclosing_scope(context.graph, match.nodes[0], ScopeKind::kFunction);
   if (scope == kNone) return kNone;
@@ -78,7 +86,7 @@ void join_backward(const Context& context, Match* match) {
   for (int64_t sequence : sequences(context, *match)) {
     auto it = context.backward_nodes.find(sequence);
     if (it == context.backward_nodes.end()) {
-      all_found = false;
+      all_found = all_found && hands_on(context, *match, sequence);
       continue;
     }
     chain.nodes.insert(chain.nodes.end(), it->second.begin(), it->second.end());

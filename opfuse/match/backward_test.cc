@@ -43,6 +43,34 @@ TEST(Backward, JoinsTheAutogradNodesOfAnInlineChain) {
   EXPECT_TRUE(match.backward.complete);
 }
 
+std::string quotient_backward(std::string_view entering) {
+  return std::string(
+             "%x: f32[8] requires_grad\n%g: f32[8]\n%q: f32[8]\n"
+             "%n: f32[8] requires_grad = aten.neg(%x) #5\n"
+             "%e: f32[8] requires_grad = aten.exp(%n) #6\n"
+             "%p: f32[8] requires_grad = aten.add.Tensor(%e, 1) #7\n"
+             "%y: f32[8] requires_grad = aten.div.Tensor(%x, %p) #8\n"
+             "backward DivBackward0 #8 {\n  %a: f32[8] = aten.div.Tensor(%g, %p)\n"
+             "  %b: f32[8] = aten.mul.Tensor(%g, %y)\n}\n"
+             "backward ExpBackward0 #6 {\n  %c: f32[8] = aten.mul.Tensor(%")
+      .append(entering)
+      .append(
+          ", %e)\n}\n"
+          "backward NegBackward0 #5 {\n  %d: f32[8] = aten.neg(%c)\n}\n"
+          "%t: f32[8] = aten.add.Tensor(%a, %d) {graph_task}\n");
+}
+
+TEST(Backward, ASumHandsItsGradientOnWithoutAnOperator) {
+  MatchReport report = find_matches(parse(quotient_backward("b")), builtin_rules());
+  ASSERT_THAT(report.matches, SizeIs(1));
+  EXPECT_TRUE(report.matches[0].backward.complete);
+  EXPECT_THAT(report.matches[0].backward.nodes, SizeIs(4));
+  // Another gradient comes in where the sum's should: something is not accounted for.
+  MatchReport other = find_matches(parse(quotient_backward("q")), builtin_rules());
+  ASSERT_THAT(other.matches, SizeIs(1));
+  EXPECT_FALSE(other.matches[0].backward.complete);
+}
+
 constexpr std::string_view kFunctionStep =
     "%i: f32[8] requires_grad\n%g: f32[8]\n"
     "function SwishImplementation #12 {\n"
