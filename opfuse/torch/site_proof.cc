@@ -67,7 +67,7 @@ at::Tensor sum(const std::vector<at::Tensor>& terms) {
 struct RecordedCall {
   const match::Match* match = nullptr;
   Chain forward, both;
-  at::Tensor y;
+  at::Tensor y, cotangent;
   std::vector<at::Tensor> contributions;
 };
 
@@ -178,7 +178,8 @@ class SiteProver {
   // ---- during the replay
 
   at::Tensor hold(ValueId id, const at::Tensor& tensor) const {
-    return written_[graph_.values[id].storage] ? tensor.clone() : tensor;
+    const int32_t storage = graph_.values[id].storage;
+    return storage == kNone || written_[storage] ? tensor.clone() : tensor;
   }
 
   void watch_output(RecordedCall& call, ReplayWatches* watches) {
@@ -195,7 +196,8 @@ class SiteProver {
                     }});
   }
 
-  // Each contribution is taken where it is made: the engine may add others into it in place.
+  // Each contribution is taken where it is made, and the cotangent at the first of them: the engine
+  // may add others into either in place.
   void watch_gradient(RecordedCall& call, size_t index, ReplayWatches* watches) {
     const match::BackwardChain& backward = call.match->backward;
     const ValueId gradient = backward.grad_inputs[index];
@@ -207,7 +209,9 @@ class SiteProver {
                           if (refused()) return;
                           guarded([&] {
                             call.contributions[index] = hold(gradient, get(gradient));
-                            if (all_there(call)) check_call(call, get(x), get(cotangent));
+                            if (!call.cotangent.defined())
+                              call.cotangent = hold(cotangent, get(cotangent));
+                            if (all_there(call)) check_call(call, get(x), call.cotangent);
                           });
                         }});
   }
@@ -242,7 +246,7 @@ class SiteProver {
                " are far from their own fp64 values, so nothing can be compared with them");
     merge(one.y, &captured_.y);
     merge(one.dx, &captured_.dx);
-    call.y = at::Tensor();
+    call.y = call.cotangent = at::Tensor();
     call.contributions.clear();
   }
 
