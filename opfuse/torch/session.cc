@@ -44,8 +44,12 @@ Result<std::string> read_text(const std::string& path) {
 }
 
 // Where a diff's paths start: the repository that holds the file, else the script's directory.
+// A file of an installed package: the folder that packages lie in.
 std::string relative_path(const std::string& file, const std::string& cwd) {
   std::error_code error;
+  for (const char* folder : {"/site-packages/", "/dist-packages/"})
+    if (const size_t at = file.rfind(folder); at != file.npos)
+      return file.substr(at + std::string_view(folder).size());
   for (fs::path up = fs::path(file).parent_path(); up.has_relative_path(); up = up.parent_path())
     if (fs::exists(up / ".git", error)) return fs::path(file).lexically_relative(up).string();
   const std::string below = fs::path(file).lexically_relative(cwd).string();
@@ -294,7 +298,7 @@ Result<Json> Session::plan_answer(const std::vector<rewrite::SiteFacts>& facts) 
                      {"package", replacement.package},
                      {"module", replacement.module},
                      {"before_sha256", sha256_hex(text)},
-                     {"diff", replacement.package.empty() ? rewrite::unified_diff(path, text, edited) : ""},
+                     {"diff", rewrite::unified_diff(path, text, edited)},
                      {"after", edited},
                      {"verified", replacement.verified}});
   }
