@@ -87,7 +87,9 @@ def test_sigterm_reaches_the_command(tmp_path):
     )
     process = subprocess.Popen(
         [OPFUSE, "tune", "--", sys.executable, "-c", script],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     )
     assert process.stdout.readline() == b"ready\n"
     process.send_signal(signal.SIGTERM)
@@ -103,7 +105,10 @@ def test_ctrl_c_is_the_commands_to_handle(tmp_path):
     )
     process = subprocess.Popen(
         [OPFUSE, "tune", "--", sys.executable, "-c", script],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     assert process.stdout.readline() == b"ready\n"
     time.sleep(0.2)
@@ -125,8 +130,9 @@ def test_a_python_that_ignores_the_environment_is_explained(tmp_path, flag):
 
 
 def test_disabled_is_the_plain_command(tmp_path):
-    done = opfuse("tune", "--", sys.executable, "-c", "import os; print('OPFUSE_RUN_DIR' in os.environ)",
-                  cwd=tmp_path, env={"OPFUSE_DISABLE": "1"})
+    script = "import os; print('OPFUSE_RUN_DIR' in os.environ)"
+    command = ("tune", "--", sys.executable, "-c", script)
+    done = opfuse(*command, cwd=tmp_path, env={"OPFUSE_DISABLE": "1"})
     assert (done.stdout, done.stderr) == (b"False\n", b"")
     assert list(tmp_path.iterdir()) == []
 
@@ -178,7 +184,8 @@ def test_explain_of_nothing_known_says_what_there_is(tmp_path):
 
 @pytest.mark.parametrize("text", ["two", "5Q", "-1"])
 def test_a_bad_size_is_named(tmp_path, text):
-    done = opfuse("tune", f"--verify-memory={text}", "--", sys.executable, "-c", "print(1)", cwd=tmp_path)
+    command = ("tune", f"--verify-memory={text}", "--", sys.executable, "-c", "print(1)")
+    done = opfuse(*command, cwd=tmp_path)
     assert done.returncode == 2 and done.stdout == b""
     assert b"--verify-memory" in done.stderr
 

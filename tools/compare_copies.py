@@ -56,7 +56,9 @@ def interval(log_ratios: list[float]) -> tuple[float, float, float]:
     while tail + math.comb(n, rank + 1) * 0.5**n <= 0.025 and rank + 1 < n // 2:
         rank += 1
         tail += math.comb(n, rank) * 0.5**n
-    return tuple(math.exp(v) for v in (statistics.median(ordered), ordered[rank], ordered[n - 1 - rank]))
+    return tuple(
+        math.exp(v) for v in (statistics.median(ordered), ordered[rank], ordered[n - 1 - rank])
+    )
 
 
 def main() -> int:
@@ -69,7 +71,8 @@ def main() -> int:
     parser.add_argument("--report", type=Path, help="report.json to print the live ratio from")
     args = parser.parse_args()
 
-    steps = [make_step(load_copy(p), args.batch, args.image_size) for p in (args.original, args.edited)]
+    copies = (args.original, args.edited)
+    steps = [make_step(load_copy(copy), args.batch, args.image_size) for copy in copies]
     for step in steps:
         step()
     order, logs = random.Random(0), []
@@ -80,9 +83,15 @@ def main() -> int:
             steps[side]()
             seconds[side] = time.perf_counter() - start
         logs.append(math.log(seconds[0] / seconds[1]))
-        print(f"pair {pair + 1:2d}/{args.pairs}: original {seconds[0]:.3f} s, edited {seconds[1]:.3f} s")
+        print(
+            f"pair {pair + 1:2d}/{args.pairs}: "
+            f"original {seconds[0]:.3f} s, edited {seconds[1]:.3f} s",
+            flush=True,
+        )
     ratio, low, high = interval(logs)
-    print(f"committed copy, without opfuse: {ratio:.2f}x [{low:.2f}, {high:.2f}], {args.pairs} pairs")
+    print(
+        f"committed copy, without opfuse: {ratio:.2f}x [{low:.2f}, {high:.2f}], {args.pairs} pairs"
+    )
     if args.report:
         speed = json.loads(args.report.read_text()).get("speed", {})
         live = speed.get("headline_wall") or {}
