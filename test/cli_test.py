@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -168,7 +167,7 @@ def test_compare_names_the_damaged_report(tmp_path):
 def test_apply_without_a_report_says_where_it_looked(tmp_path):
     done = opfuse("apply", cwd=tmp_path)
     assert done.returncode == 5
-    assert Path("opfuse-report/latest/plan.json").as_posix().encode() in done.stderr
+    assert b"opfuse-report/latest" in done.stderr
 
 
 def test_explain_prints_the_rule(tmp_path):

@@ -117,11 +117,15 @@ int run_main(int argc, char** argv) {
     say(std::string(error.what()) + " (see `opfuse --help`)");
     return 2;
   }
-  for (size_t i = 0; i < verbs.size(); ++i)
-    if (subs[i]->parsed())
-      return verbs[i]->run(!verbs[i]->takes_command() ? positionals
-                           : command.empty()          ? subs[i]->remaining()
-                                                      : command);
+  for (size_t i = 0; i < verbs.size(); ++i) {
+    if (!subs[i]->parsed()) continue;
+    if (!verbs[i]->takes_command()) return verbs[i]->run(positionals);
+    const std::vector<std::string> rest = subs[i]->remaining();
+    if (!rest.empty() && (!command.empty() || rest.front().starts_with("-")))
+      return usage_error(verbs[i]->name() + ": unknown flag '" + rest.front() + "' (see `opfuse " +
+                         verbs[i]->name() + " --help`)");
+    return verbs[i]->run(command.empty() ? rest : command);
+  }
   std::fputs(app.help().c_str(), stdout);
   return 0;
 }
