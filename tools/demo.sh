@@ -21,11 +21,14 @@ say "2 of 3: the edit, as a diff to commit"
 cat "$report/changes.diff"
 copy=$(mktemp -d "${TMPDIR:-/tmp}/opfuse-demo.XXXXXX")
 trap 'rm -rf "$copy"' EXIT
-cp -r "$example" "$copy/"
-(cd "$copy" && git init -q . && git apply --check -p1 --directory="" "$report/changes.diff" 2>/dev/null || true)
-"$opfuse" apply "$report" --root "$copy/imagenet"
+mkdir "$copy/examples"
+cp -r "$example" "$copy/examples/"
+edited=$copy/examples/imagenet
+# Paths in the diff start at the repository, or at the example where this folder is no repository.
+grep -q '^+++ b/examples/' "$report/changes.diff" && base=$copy || base=$edited
+(cd "$base" && GIT_DIR=/nonexistent git apply --verbose "$report/changes.diff")
 
 say "3 of 3: the edited copy without opfuse against the original, alternating"
-"$python" "$root/tools/compare_copies.py" --original "$example" --edited "$copy/imagenet" \
+"$python" "$root/tools/compare_copies.py" --original "$example" --edited "$edited" \
   --batch "$batch" --image-size "$size" --report "$report/report.json"
 say "the report: $report/report.html"
