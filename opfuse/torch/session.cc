@@ -57,15 +57,19 @@ std::string relative_path(const std::string& file, const std::string& cwd) {
   return fs::path(file).lexically_relative("/").string();
 }
 
+// One call's forward operators are one mark, its backward operators another.
 std::vector<trace::Mark> chain_marks(const Analysis& analysis) {
   std::vector<trace::Mark> marks;
+  int32_t call = 0;
   for (const auto& site : analysis.sites)
     for (int index : site.matches) {
       const match::Match& match = analysis.report.matches[index];
-      for (const auto* nodes : {&match.nodes, &match.backward.nodes})
+      for (const auto* nodes : {&match.nodes, &match.backward.nodes}) {
         for (graph::NodeId node : *nodes)
           if (analysis.graph.nodes[node].event >= 0)
-            marks.push_back({analysis.graph.nodes[node].event, site.rule->name, site.id});
+            marks.push_back({analysis.graph.nodes[node].event, site.rule->name, site.id, call});
+        ++call;
+      }
     }
   return marks;
 }
