@@ -188,7 +188,7 @@ def is_running(code: CodeType) -> bool:
         inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
     ):
         return False
-    # By exact type: isinstance would look at the __class__ of every object, and some answer with code.
+    # By exact type: isinstance asks every object for its __class__, and some answer with code.
     attributes = {GeneratorType: "gi_code", CoroutineType: "cr_code", AsyncGeneratorType: "ag_code"}
     return any(
         getattr(found, attributes[type(found)]) is code
