@@ -376,10 +376,12 @@ Verdict plain_tensors(const Chain& c) {
   return std::nullopt;
 }
 
-// The frame in which a mode's or a subclass's own code has taken the operator, or kNone.
+// The frame in which a mode's or a subclass's own code has taken the operator, or kNone. That of
+// torch.set_default_device only looks at operators that make tensors of nothing.
 int32_t handler_frame(const Chain& c, NodeId id) {
   for (int32_t row : c.context.node(id).positions) {
     std::string_view function = c.context.graph.positions[row].function;
+    if (c.context.graph.positions[row].file.ends_with("torch/utils/_device.py")) continue;
     if (function.ends_with("__torch_function__") || function.ends_with("__torch_dispatch__"))
       return row;
   }

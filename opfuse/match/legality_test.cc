@@ -332,6 +332,8 @@ TEST(Legality, Row39AHandlerIsSeenInTheFrames) {
   expect_refused(swish("f32[8]", "f32[8]", "f32[8]", handled, called), 39);
   expect_refused(swish("f32[8]", "f32[8]", "f32[8]", called, at("__torch_dispatch__")), 39);
   expect_legal(swish("f32[8]", "f32[8]", "f32[8]", called, called));
+  std::string device = "@ torch/utils/_device.py:9:4-9 (DeviceContext.__torch_function__)";
+  expect_legal(swish("f32[8]", "f32[8]", "f32[8]", device, device));
   std::string subclass = "@ torch/_tensor.py:1700:4-9 (Tensor.__torch_function__) < a.py:3:4-9 (f)";
   expect_refused(swish("f32[8]", "f32[8]", "f32[8]", subclass, subclass), 34);
 }

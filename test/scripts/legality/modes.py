@@ -16,6 +16,15 @@ class Functions(TorchFunctionMode):  # row 39: __torch_function__
         return function(*args, **(kwargs or {}))
 
 
+def of_a_default_device(x):
+    return x * torch.sigmoid(x)  # planned
+
+
+def default_device(x):
+    with torch.device("cpu"):
+        return of_a_default_device(x)
+
+
 class Dispatch(TorchDispatchMode):  # row 39: mode
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         return function(*args, **(kwargs or {}))
@@ -67,6 +76,6 @@ def reentrantly_checkpointed(x):
 
 if __name__ == "__main__":
     train(
-        inline, function_mode, dispatch_mode, saved_tensor_hooks, checkpointed,
+        inline, function_mode, default_device, dispatch_mode, saved_tensor_hooks, checkpointed,
         reentrantly_checkpointed,
     )  # fmt: skip
