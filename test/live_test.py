@@ -1,10 +1,25 @@
-"""The agent with the real library: OPFUSE_LIBRARY names it, else it is looked for in build/."""
+"""The agent and the program with the real library: OPFUSE_LIBRARY names it, else it is looked for
+in build/. The program itself is OPFUSE_BIN.
+
+What a run decides depends on the machine; everything else that is asserted here does not.
+"""
 
 import json
 import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, SCRIPTS
+
+OPFUSE = os.environ.get("OPFUSE_BIN", "")
+MEASURED = ("tuned", "not_faster", "undecided")
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPFUSE_PYTHON_DIR": str(ROOT / "python")}
 
 
 @pytest.fixture(scope="module")
@@ -16,18 +31,312 @@ def library() -> str:
     return found[0]
 
 
-def test_an_inference_loop_is_proved_switched_and_measured(runner, library):
-    run = runner.habit("inference", 200, config={"library": library})
-    bare = runner.habit("inference", 200, env={"OPFUSE_DISABLE": "1"})
-    assert (run.returncode, run.stderr) == (0, "")
-    assert run.state["trouble"] == []
-    assert run.state["outcome"] in ("tuned", "not_faster", "undecided"), run.state["reason"]
-    assert run.sides[:4] == ["plain", "record", "values", "validate"]
+@dataclass
+class Finished:
+    """A command that ended under the program."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    report_dir: Path
+
+    @property
+    def report(self) -> dict:
+        return json.loads((self.report_dir / "report.json").read_text())
+
+    @property
+    def states(self) -> list[dict]:
+        files = sorted((self.report_dir / "state").glob("process-*.json"))
+        return [json.loads(file.read_text()) for file in files]
+
+    @property
+    def state(self) -> dict:
+        (state,) = [state for state in self.states if state["steps"]]
+        return state
+
+
+class Program:
+    """`program("tune", "--once", command=[...])` runs the program in a folder of its own."""
+
+    def __init__(self, folder: Path, library: str):
+        assert OPFUSE, "expected the program's path in OPFUSE_BIN"
+        self.folder = folder
+        self.env = {**os.environ, **ONE_THREAD, "OPFUSE_LIBRARY": library}
+        self.count = 0
+
+    def start(self, *flags, command, env=None, cwd=None, **more):
+        self.count += 1
+        out = self.folder / f"report{self.count}"
+        words = [OPFUSE, flags[0], "-o", str(out), *flags[1:], "--", *map(str, command)]
+        process = subprocess.Popen(
+            words, cwd=cwd or self.folder, env={**self.env, **(env or {})}, text=True,
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more},
+        )  # fmt: skip
+        return process, out
+
+    def __call__(self, *flags, **options) -> Finished:
+        process, out = self.start(*flags, **options)
+        stdout, stderr = process.communicate(timeout=120)
+        return Finished(process.returncode, stdout, stderr, out)
+
+    def apply(self, *words, cwd=None):
+        return subprocess.run(
+            [OPFUSE, "apply", *map(str, words)], cwd=cwd or self.folder, env=self.env,
+            capture_output=True, text=True,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def program(tmp_path, library) -> Program:
+    return Program(tmp_path, library)
+
+
+def copy_of_swish(folder: Path) -> Path:
+    """The two-file project: a custom Function and an inline chain."""
+    return Path(shutil.copytree(SCRIPTS / "swish", folder, dirs_exist_ok=True))
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory) -> Path:
+    return copy_of_swish(tmp_path_factory.mktemp("project"))
+
+
+@pytest.fixture(scope="module")
+def plain_output(project) -> list[str]:
+    command = [sys.executable, "main.py", "60"]
+    env = {**os.environ, **ONE_THREAD}
+    done = subprocess.run(command, cwd=project, env=env, capture_output=True, text=True)
+    return done.stdout.splitlines(keepends=True)
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory, library, project) -> Finished:
+    """One `tune --once` of the project, looked at by several tests."""
+    program = Program(tmp_path_factory.mktemp("tuned"), library)
+    command = [sys.executable, "main.py", 60]
+    return program("tune", "--once", "--budget", "24", command=command, cwd=project)
+
+
+# The report of a run
+
+
+def test_once_ends_the_script_after_the_report_with_status_0(tuned, plain_output):
+    assert tuned.returncode == 0, tuned.stderr
+    printed = tuned.stdout.splitlines(keepends=True)
+    assert 10 < len(printed) < 60  # the script would have gone on
+    steps = [row["side"] for row in tuned.state["steps"]]
+    assert steps[:4] == ["plain", "record", "values", "validate"]
+    assert printed[:3] == plain_output[:3]  # before the first switched step, bit by bit
+    assert [line.split()[0] for line in printed] == [str(i + 1) for i in range(len(printed))]
+
+
+def test_the_report_directory_is_complete(tuned):
+    names = {path.name for path in tuned.report_dir.iterdir()}
+    assert {"report.html", "report.json", "plan.json", "changes.diff", "config.json", "state",
+            "trace_before.json", "trace_after.json"} <= names  # fmt: skip
+    assert tuned.report["outcome"] in MEASURED
+    assert len(tuned.report["sites"]) == 2
+    before, after = (json.loads((tuned.report_dir / f"trace_{w}.json").read_text())["traceEvents"]
+                     for w in ("before", "after"))  # fmt: skip
+    assert sum(e.get("name") == "aten::sigmoid" for e in before) == 3  # two forward, one backward
+    assert not any(e.get("name") == "aten::sigmoid" for e in after)
+    assert sum(e.get("name") == "aten::silu" for e in after) == 2
+
+
+def test_a_step_is_counted_in_operators_that_do_the_work(tuned):
+    operators = tuned.state["result"]["operators"]
+    (said,) = [e["text"] for e in tuned.state["events"] if "step 2 recorded" in e["text"]]
+    assert f"{operators:,} operators" in said
+    assert tuned.report["step"]["operators"] == operators
+    assert tuned.report["losses"] == {}
+
+
+def test_nothing_of_ours_is_left_after_a_rollback(runner, library):
+    config = {"library": library, "budget_steps": 24, "headline_pairs": 6}
+    run = runner.habit("plain", 60, config=config)
+    bare = runner.habit("plain", 60, env={"OPFUSE_DISABLE": "1"})
+    assert (run.returncode, run.stderr) == (0, "") and run.state["trouble"] == []
     assert run.losses[:3] == bare.losses[:3] and len(run.losses) == len(bare.losses)
-    verdict = run.state["result"]["verdict"]
-    assert verdict["sites"][0]["accepted"] and verdict["step"]["replayed_exactly"]
-    assert verdict["validation"]["sites_replaced"] == 1
+    assert run.stdout.splitlines()[-1] == bare.stdout.splitlines()[-1]
+    # Identity of the code object, not equality.
     assert run.report["original"] == (run.state["outcome"] != "tuned")
+    assert (run.report["module_hooks"], run.report["optimizer_hooks"]) == (0, 0)
+
+
+def test_a_disabled_run_is_the_script_itself(program, project, plain_output):
+    run = program("tune", command=[sys.executable, "main.py", 60], cwd=project,
+                  env={"OPFUSE_DISABLE": "1"})  # fmt: skip
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.splitlines(keepends=True) == plain_output
+
+
+# The diff and the plan
+
+
+@pytest.mark.parametrize("repository", [True, False], ids=["repository", "folder"])
+def test_the_diff_applies_with_git_and_equals_what_apply_writes(
+    repository, tuned, tmp_path, program
+):
+    by_git, by_us = copy_of_swish(tmp_path / "git"), copy_of_swish(tmp_path / "ours")
+    if repository:
+        subprocess.run(["git", "init", "-q", by_git], check=True)
+    env = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path)}
+    diff = str(tuned.report_dir / "changes.diff")
+    subprocess.run(["git", "apply", diff], cwd=by_git, env=env, check=True)
+    applied = program.apply("--root", by_us, tuned.report_dir)
+    assert applied.returncode == 0, applied.stderr
+    text = (by_us / "swish.py").read_text()
+    assert text == (by_git / "swish.py").read_text()
+    assert text.count("nn.functional.silu(x)") == 2 and "x * torch.sigmoid(x)" not in text
+    again = program.apply("--root", by_us, tuned.report_dir)
+    assert again.returncode == 5 and "already holds the edit" in again.stderr
+    assert (by_us / "swish.py").read_text() == text
+
+
+def test_apply_only_looks_when_asked_to(tuned, tmp_path, program):
+    copy = copy_of_swish(tmp_path / "copy")
+    before = (copy / "swish.py").read_text()
+    checked = program.apply("--root", copy, "--check", tuned.report_dir)
+    assert checked.returncode == 1 and "would change" in checked.stderr
+    shown = program.apply("--root", copy, "--diff", tuned.report_dir)
+    assert shown.returncode == 0 and "+        return nn.functional.silu(x)" in shown.stdout
+    assert (copy / "swish.py").read_text() == before
+
+
+def test_apply_refuses_a_file_that_changed(tuned, tmp_path, program):
+    copy = copy_of_swish(tmp_path / "copy")
+    changed = "import os\n" + (copy / "swish.py").read_text()
+    (copy / "swish.py").write_text(changed)
+    refused = program.apply("--root", copy, tuned.report_dir)
+    assert refused.returncode == 5 and "changed since it was measured" in refused.stderr
+    assert (copy / "swish.py").read_text() == changed
+
+
+def test_a_plan_runs_from_the_first_step_on(tuned, program, project, plain_output):
+    run = program("run", "--plan", str(tuned.report_dir / "plan.json"), cwd=project,
+                  command=[sys.executable, "main.py", 6])  # fmt: skip
+    assert run.returncode == 0 and run.stdout.count("\n") == 7
+    assert run.report["outcome"] == "plan_applied"
+    assert [row["side"] for row in run.state["steps"]][0] == "validate"
+    assert run.state["result"]["verdict"]["validation"]["sites_replaced"] == 2
+    assert [site["kept"] for site in run.report["sites"]] == [True, True]
+    assert float.fromhex(run.stdout.split()[1]) == pytest.approx(
+        float.fromhex(plain_output[0].split()[1]), rel=1e-5
+    )
+
+
+def test_a_plan_for_another_source_is_refused_and_the_script_runs(
+    tuned, program, project, plain_output
+):
+    source = project / "swish.py"
+    before = source.read_text()
+    source.write_text(before + "# later\n")
+    try:
+        run = program("run", "--plan", str(tuned.report_dir / "plan.json"), cwd=project,
+                      command=[sys.executable, "main.py", 6])  # fmt: skip
+    finally:
+        source.write_text(before)
+    assert run.returncode == 0
+    assert run.stdout.splitlines(keepends=True)[:6] == plain_output[:6]
+    assert run.report["outcome"] == "refused"
+    assert f"{source}: changed since the plan was made" in run.stderr
+
+
+def test_a_damaged_plan_is_located_and_the_script_runs(tuned, program, project, plain_output):
+    damaged = program.folder / "damaged.json"
+    damaged.write_text((tuned.report_dir / "plan.json").read_text()[:200])
+    run = program("run", "--plan", str(damaged), cwd=project,
+                  command=[sys.executable, "main.py", 6])  # fmt: skip
+    assert run.returncode == 0
+    assert run.stdout.splitlines(keepends=True)[:6] == plain_output[:6]
+    assert f"{damaged}: plan: byte 2" in run.stderr
+
+
+def test_an_installed_package_gets_a_module_to_import_instead(program, tmp_path):
+    site = tmp_path / "venv" / "lib" / "site-packages"
+    info = site / "swishes-1.2.dist-info"
+    info.mkdir(parents=True)
+    (site / "swishes").mkdir()
+    (site / "swishes" / "__init__.py").write_text("from .layers import *\n")
+    layers = Path(shutil.copy(SCRIPTS / "swish" / "swish.py", site / "swishes" / "layers.py"))
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: swishes\nVersion: 1.2\n")
+    (info / "top_level.txt").write_text("swishes\n")
+    main = (SCRIPTS / "swish" / "main.py").read_text().replace("from swish ", "from swishes ")
+    (tmp_path / "main.py").write_text(main)
+    env = {"PYTHONPATH": str(site)}
+    run = program("tune", "--once", "--budget", "24", env=env,
+                  command=[sys.executable, "main.py", 60])  # fmt: skip
+    assert run.returncode == 0 and run.report["outcome"] in MEASURED
+    assert not (run.report_dir / "changes.diff").exists() and "changes.diff" not in run.stderr
+    (patch,) = run.report_dir.glob("opfuse_patch*.py")
+    code = (
+        f"import {patch.stem}, swishes\n"
+        "print(swishes.InlineSwish.forward.__code__.co_names)\n"
+    )  # fmt: skip
+    paths = {"PYTHONPATH": f"{run.report_dir}{os.pathsep}{site}"}
+    command = [sys.executable, "-c", code]
+    patched = subprocess.run(command, env={**os.environ, **paths}, capture_output=True, text=True)
+    assert patched.stdout == "('nn', 'functional', 'silu')\n", patched.stderr
+    layers.write_text(layers.read_text() + "# later\n")
+    other = subprocess.run(command, env={**os.environ, **paths}, capture_output=True, text=True)
+    assert other.returncode == 1 and "is not the file that opfuse measured" in other.stderr
+
+
+def test_the_published_edit_is_written_for_another_device(program):
+    example = ROOT / "examples" / "imagenet"
+    if not (example / "efficientnet_pytorch").is_dir():
+        pytest.skip("efficientnet_pytorch is not unpacked: tools/get_efficientnet.py")
+    command = [sys.executable, "main.py", "-b", 2, "--steps", 5, "-j", 0, "--image-size", 32]
+    run = program("tune", "--target", "torch_npu", "--dry-run", command=command, cwd=example)
+    assert run.returncode == 0, run.stderr
+    diff = (run.report_dir / "changes.diff").read_text()
+    assert diff.startswith("Not verified on this machine")
+    assert "\n+import torch_npu\n" in diff
+    assert (
+        " class MemoryEfficientSwish(nn.Module):\n"
+        "     def forward(self, x):\n"
+        "-        return SwishImplementation.apply(x)\n"
+        "+        return torch_npu.npu_silu(x)\n"
+    ) in diff
+    assert "not verified" in run.stderr
+    assert [d["verified"] for d in run.report["diffs"]] == [False]
+    (site,) = run.report["sites"]
+    assert site["calls"] == 49
+
+
+# Habits of scripts
+
+
+def check_habit(runner, library, habit, steps=60, equal=3):
+    """Measured, and the script is what it is alone."""
+    config = {"library": library, "budget_steps": 24, "headline_pairs": 6}
+    run = runner.habit(habit, steps, config=config)
+    bare = runner.habit(habit, steps, env={"OPFUSE_DISABLE": "1"})
+    # Kineto notes with the time of day when a profiler starts and stops.
+    assert [line for line in run.stderr.splitlines() if not line.startswith("USDT:")] == []
+    assert run.returncode == bare.returncode == 0
+    assert run.state["trouble"] == []
+    assert run.state["outcome"] in MEASURED, run.state["reason"]
+    assert len(run.losses) == len(bare.losses) and run.losses[:equal] == bare.losses[:equal]
+    assert run.state["result"]["verdict"]["step"]["replayed_exactly"]
+    return run
+
+
+@pytest.mark.parametrize(
+    "habit",
+    ["gan", "in_backward", "accumulation", "scaler", "variable_batch", "counting", "by_hand",
+     "loader_fork", "loader_spawn", "fused_adam", "foreach_adamw", "profiles_itself"],
+)  # fmt: skip
+def test_a_habit_is_proved_switched_and_measured(habit, runner, library):
+    run = check_habit(runner, library, habit, equal=2 if habit == "scaler" else 3)
+    assert run.state["result"]["verdict"]["validation"]["accepted"]
+    assert run.report["original"] == (run.state["outcome"] != "tuned")
+
+
+def test_an_inference_loop_is_proved_switched_and_measured(runner, library):
+    run = check_habit(runner, library, "inference", 100)
+    assert run.sides[:4] == ["plain", "record", "values", "validate"]
+    assert run.state["result"]["verdict"]["validation"]["sites_replaced"] == 1
 
 
 def test_a_recorded_step_is_left_as_files(runner, library):
@@ -40,6 +349,48 @@ def test_a_recorded_step_is_left_as_files(runner, library):
     assert (run.run_dir / "state" / files["step_before"]).stat().st_size > 1000
 
 
+@pytest.mark.parametrize("way", ["bash", "module"])
+def test_other_ways_to_start_a_script(way, program, project, plain_output):
+    if way == "bash":
+        script = program.folder / "x.sh"
+        script.write_text(f"cd {project}\n{sys.executable} main.py 30 | cat\nexit 3\n")
+        command, cwd, status = ["bash", script], None, 3
+    else:
+        command, cwd, status = [sys.executable, "-m", "main", 30], project, 0
+    run = program("tune", "--budget", "24", command=command, cwd=cwd)
+    assert run.returncode == status
+    assert run.stdout.splitlines(keepends=True)[:3] == plain_output[:3]
+    assert run.stdout.endswith("end\n") and run.report["outcome"] in MEASURED
+
+
+def torchrun(program, *flags, steps, env=None):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone",
+               "--nproc_per_node=2", SCRIPTS / "train.py", "ddp", steps]  # fmt: skip
+    return program("tune", *flags, command=command, env=env)
+
+
+def test_ranks_decide_together(program):
+    run = torchrun(program, "--budget", "24", steps=80)
+    assert run.returncode == 0, run.stderr
+    first, second = sorted((s for s in run.states if s["steps"]), key=lambda s: s["rank"])
+    assert first["trouble"] == second["trouble"] == []
+    assert first["outcome"] == second["outcome"] and first["outcome"] in MEASURED
+    sides = [row["side"] for row in first["steps"]]
+    assert sides == [row["side"] for row in second["steps"]]
+    assert sides.index("validate") + 1 <= 10
+    assert first["result"]["plan"] == second["result"]["plan"]
+
+
+def test_a_rank_that_dies_ends_the_run_as_always(program):
+    run = torchrun(program, steps=200, env={"TEST_DIE_AT": "24"})
+    assert run.returncode == 1
+    assert run.report["outcome"] in ("undecided", "ended_early")
+    assert (run.report_dir / "report.html").exists()
+
+
+# Trouble
+
+
 @pytest.mark.parametrize("method", ["open", "set_positions", "ab_open", "ab_next", "ab_add"])
 def test_an_allocation_failure_inside_the_library_is_survived(method, runner, library):
     run = runner.habit(
@@ -49,3 +400,87 @@ def test_an_allocation_failure_inside_the_library_is_survived(method, runner, li
     assert run.state["outcome"] == "failed" and len(run.losses) == 20
     assert run.report["original"] and run.report["globals"] == []
     assert (run.report["module_hooks"], run.report["optimizer_hooks"]) == (0, 0)
+
+
+@pytest.mark.parametrize("stage", ["record_stop", "find", "plan", "prove", "validate", "report"])
+def test_a_failure_of_ours_leaves_the_run_unharmed(stage, runner, library):
+    config = {"library": library, "budget_steps": 24, "headline_pairs": 6}
+    run = runner.habit("plain", 40, config=config, env={"OPFUSE_FAULT": f"{stage}:raise"})
+    assert (run.returncode, run.stderr) == (0, "") and len(run.losses) == 40
+    assert run.state["outcome"] == "failed"
+    assert f"injected at {stage}" in run.state["reason"]
+    assert run.report["original"] and run.report["globals"] == []
+    assert (run.report["module_hooks"], run.report["optimizer_hooks"]) == (0, 0)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_the_middle_of_measuring_keeps_what_was_measured(sent, program, project):
+    (project / "uneven.py").write_text(  # its steps take so different times that nothing decides
+        (project / "main.py").read_text().replace("import sys\n", "import random, sys, time\n", 1)
+        .replace("optimizer.step()", "time.sleep(0.03 * random.random())\n    optimizer.step()")
+    )  # fmt: skip
+    process, out = program.start(
+        "tune", "--budget", "4000", cwd=project, command=[sys.executable, "uneven.py", 1000000],
+        start_new_session=True, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    counted = 0
+    deadline = time.monotonic() + 60
+    while counted < 10 and time.monotonic() < deadline:
+        time.sleep(0.1)
+        for file in (out / "state").glob("process-*.json"):
+            counted = (json.loads(file.read_text())["progress"] or {}).get("done", 0)
+    assert counted >= 10
+    if sent == signal.SIGINT:
+        os.killpg(process.pid, sent)  # as the terminal does
+    else:
+        process.send_signal(sent)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 128 + sent
+    report = json.loads((out / "report.json").read_text())
+    assert report["outcome"] in ("undecided", "ended_early")
+    assert report["speed"]["choosing"]["pairs"] >= 5
+    assert ("KeyboardInterrupt" in stderr) == (sent == signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("size", "reason"), [("20000", "20000 bytes allowed"), ("100000", "expected at most")]
+)
+def test_more_values_than_the_memory_allowed_are_declined(
+    size, reason, program, project, plain_output
+):
+    command = [sys.executable, "main.py", 10]
+    run = program("tune", "--verify-memory", size, command=command, cwd=project)
+    assert run.returncode == 0
+    assert run.stdout.splitlines(keepends=True)[:10] == plain_output[:10]
+    assert run.report["outcome"] == "refused"
+    assert reason in run.report["reason"]
+
+
+def test_a_full_disk_costs_the_report_and_nothing_else(runner, library):
+    run = runner.habit("full_disk", 40, config={"library": library})
+    assert (run.returncode, run.stderr) == (0, "") and len(run.losses) == 40
+
+
+def test_a_folder_that_takes_no_files_is_replaced_or_named(program, plain_output, project):
+    """The default folder cannot be made: a note names the other one, and the run is measured."""
+    (project / "opfuse-report").write_text("a file of the user's")
+    try:
+        words = [OPFUSE, "tune", "--once", "--budget", "24", "--", sys.executable, "main.py", "60"]
+        env = {**program.env, "TMPDIR": str(program.folder)}
+        done = subprocess.run(words, cwd=project, env=env, capture_output=True, text=True)
+    finally:
+        (project / "opfuse-report").unlink()
+    assert done.returncode == 0
+    assert done.stdout.splitlines(keepends=True)[:3] == plain_output[:3]
+    assert "the report cannot be written to" in done.stderr
+    (folder,) = (program.folder / "opfuse-report").glob("main-*")
+    assert (folder / "report.html").exists()
+
+
+def test_nothing_is_kept_after_the_decision(runner, library):
+    config = {"library": library, "budget_steps": 24, "headline_pairs": 6}
+    run = runner.habit("holds_nothing", 80, config=config)
+    assert run.returncode == 0, run.stderr
+    assert run.state["outcome"] in MEASURED
+    kept = json.loads(run.stdout.splitlines()[-2])
+    assert kept == {"records": 0, "codes": 0}

@@ -49,7 +49,7 @@ void put(const std::string& path, const std::string& text, StateWatcher* watcher
 std::string joined_diffs(const report::Report& report) {
   std::string text;
   for (const auto& diff : report.diffs) {
-    if (diff.diff.empty()) continue;
+    if (!diff.package.empty()) continue;  // not the user's file: a module to import instead
     // `git apply` and `patch` skip what stands before a diff.
     if (!diff.verified) text += "Not verified on this machine: for a device that is not here.\n";
     text += diff.diff;

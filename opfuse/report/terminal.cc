@@ -224,7 +224,8 @@ void write_costs(const Report& report, Writer* out) {
 
 std::string files_line(const Report& report) {
   std::string text = report.run.report_dir + "/: report.html";
-  if (!report.diffs.empty()) text += " changes.diff";
+  const auto is_file = [](const Diff& diff) { return diff.package.empty(); };
+  if (std::any_of(report.diffs.begin(), report.diffs.end(), is_file)) text += " changes.diff";
   if (!report.plan_json.empty()) text += " plan.json";
   text += " report.json";
   const bool recorded_only = report.run.verb == "record";

@@ -205,12 +205,6 @@ void add_edit_steps(const Report& report, std::vector<std::string>* steps) {
                                       [](const Diff& diff) { return !diff.package.empty(); });
   const bool in_project = std::any_of(report.diffs.begin(), report.diffs.end(),
                                       [](const Diff& diff) { return diff.package.empty(); });
-  const bool elsewhere = std::any_of(report.diffs.begin(), report.diffs.end(),
-                                     [](const Diff& diff) { return !diff.verified; });
-  if (elsewhere)
-    steps->push_back(
-        "The edit calls operators of a device that is not here: it is not verified on this machine, "
-        "where torch's own operator was proved and measured in its place. Try it on the device.");
   if (in_project) steps->push_back("Keep the edit: `opfuse apply " + dir + "`, then commit it.");
   for (const PatchModule& module : report.patch_modules)
     steps->push_back("The code belongs to an installed package: copy " + module.name +
@@ -253,6 +247,12 @@ std::vector<std::string> next_steps(const Report& report) {
   std::vector<std::string> steps;
   const std::string dir = shell_quoted({directory_of(report)});
   const std::string command = shell_quoted(report.run.command);
+  const bool elsewhere = std::any_of(report.diffs.begin(), report.diffs.end(),
+                                     [](const Diff& diff) { return !diff.verified; });
+  if (elsewhere)
+    steps.push_back(
+        "The edit calls operators of a device that is not here: it is not verified on this machine, "
+        "where torch's own operator was checked in its place. Try it on the device.");
   switch (report.outcome) {
     case Outcome::kTuned:
     case Outcome::kPlanApplied:

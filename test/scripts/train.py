@@ -204,6 +204,57 @@ def variable_batch():
     return model
 
 
+def adam(kind, **options):
+    """With a schedule: the learning rate is another one in every step."""
+    model = mlp()
+    optimizer = kind(model.parameters(), lr=1e-3, **options)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    for _ in range(STEPS):
+        one_step(model, optimizer)
+        scheduler.step()
+    return model
+
+
+def fused_adam():
+    return adam(torch.optim.Adam, fused=True)
+
+
+def foreach_adamw():
+    return adam(torch.optim.AdamW, foreach=True)
+
+
+def profiles_itself():
+    """torch.profiler is on during steps 2 to 6, and its trace holds the script's own operators."""
+    import tempfile
+
+    from torch.profiler import ProfilerActivity, profile
+
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    one_step(model, optimizer)
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, with_stack=True) as prof:
+        for _ in range(5):
+            one_step(model, optimizer)
+            prof.step()
+    with tempfile.TemporaryDirectory() as folder:
+        prof.export_chrome_trace(f"{folder}/trace.json")
+        with open(f"{folder}/trace.json") as file:
+            events = json.load(file)["traceEvents"]
+    assert sum(e.get("name") == "aten::addmm" for e in events) == 10
+    assert not any("opfuse" in str(e.get("name")) for e in events if e.get("cat") == "cpu_op")
+    for _ in range(STEPS - 6):
+        one_step(model, optimizer)
+    return model
+
+
+def holds_nothing():
+    """Looks into our part from outside, as no user would: what does it still hold at the end?"""
+    model = plain()
+    agent = sys.modules["opfuse.agent"]._agent
+    print(json.dumps({"records": len(agent.tuner._records), "codes": len(agent.tuner._codes)}))
+    return model
+
+
 class Counting(nn.Module):
     """A forward that counts its calls and keeps a queue, as MoCo does."""
 
