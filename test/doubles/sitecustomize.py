@@ -30,7 +30,7 @@ class SessionDouble:
         self.calls = []
         self.records = 0
         self.recording = False
-        self.validations = 0
+        self.validated = set()  # each step may be compared with several originals
         self.samples = []
 
     def call(self, method, **request):
@@ -124,8 +124,8 @@ class SessionDouble:
         return self.plan_of(self.code())
 
     def validate(self, after, before=None, ignore_shapes=False):
-        self.validations += 1
-        accepted = self.validations > SETTINGS["refuse_validations"]
+        self.validated.add(after)
+        accepted = len(self.validated) > SETTINGS["refuse_validations"]
         reason = "" if accepted else "aten.relu at models.py:1"
         return {"accepted": accepted, "operators_equal": 98, "sites_replaced": 1,
                 "backward_replaced": 1, "reason": reason}  # fmt: skip
