@@ -251,7 +251,8 @@ std::vector<std::string> next_steps(const Report& report) {
                                      [](const Diff& diff) { return !diff.verified; });
   if (elsewhere)
     steps.push_back(
-        "The edit calls operators of a device that is not here: it is not verified on this machine, "
+        "The edit calls operators of a device that is not here: it is not verified on this "
+        "machine, "
         "where torch's own operator was checked in its place. Try it on the device.");
   switch (report.outcome) {
     case Outcome::kTuned:

@@ -27,7 +27,7 @@ struct OperatorInfo {
   bool has_autocast_kernel = false;
   bool is_clone = false;              // its result may be a hidden product
   bool leaves_uninitialised = false;  // aten::empty and its kin
-  bool adopts_storage = false;        // aten::set_ of a Storage: made elsewhere, by a loader's worker
+  bool adopts_storage = false;  // aten::set_ of a Storage: made elsewhere, by a loader's worker
   size_t arguments = 0, returns = 0;
   std::vector<char> writes, overwrites;  // per argument: is written; its whole old value is lost
   int write_condition = -1;              // bool argument without which nothing is written, or -1

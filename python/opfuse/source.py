@@ -285,7 +285,8 @@ def installed_package(path: str) -> tuple[str, str]:
     roots = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     roots.update(site_module.getsitepackages())
     roots.add(site_module.getusersitepackages())
-    roots.update(p for p in sys.path if p.rstrip("/").endswith(("/site-packages", "/dist-packages")))
+    folders = ("/site-packages", "/dist-packages")
+    roots.update(entry for entry in sys.path if entry.rstrip("/").endswith(folders))
     root = next((root for root in roots if path.startswith(root.rstrip("/") + "/")), None)
     if root is None:
         return "", ""

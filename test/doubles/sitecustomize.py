@@ -50,9 +50,10 @@ class SessionDouble:
         assert self.recording
         self.recording = False
         self.records += 1
+        declined = SETTINGS["declined"]
         return {"record": self.records, "seconds": 0.001, "calls": 110, "events": 120,
-                "losses": {}, "declined": [SETTINGS["declined"]] * bool(SETTINGS["declined"]), "with_values": not SETTINGS["declined"],
-                "codes": self.codes()}  # fmt: skip
+                "losses": {}, "declined": [declined] if declined else [],
+                "with_values": not declined, "codes": self.codes()}  # fmt: skip
 
     def codes(self):
         code = self.code()
