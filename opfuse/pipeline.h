@@ -29,8 +29,8 @@ struct StageLog {
   std::vector<std::string> off;
 };
 
-// Runs one stage: skipped when switched off, timed, its error prefixed with its name; our own failed
-// checks become an error of the stage, so that the caller can roll back.
+// Runs one stage: skipped when switched off, timed, its error prefixed with its name; our own
+// failed checks become an error of the stage, so that the caller can roll back.
 Status run_stage(const std::string& name, StageLog* log, const std::function<Status()>& body);
 
 // What one recorded step contains.
@@ -40,8 +40,8 @@ struct Analysis {
   std::vector<match::Site> sites;
 };
 
-// trace -> graph -> match, with the built-in schemas and then `extra` (custom operators; may be null),
-// which must outlive the result. Validates the graph.
+// trace -> graph -> match, with the built-in schemas and then `extra` (custom operators; may be
+// null), which must outlive the result. Validates the graph.
 Result<Analysis> analyze(const trace::EventTable& table, const graph::SchemaTable* extra,
                          const match::Rulebook& rulebook, StageLog* log);
 

@@ -429,6 +429,8 @@ def test_a_signal_in_the_middle_of_measuring_keeps_what_was_measured(sent, progr
         time.sleep(0.1)
         for file in (out / "state").glob("process-*.json"):
             counted = (json.loads(file.read_text())["progress"] or {}).get("done", 0)
+    if counted < 10:
+        os.killpg(process.pid, signal.SIGKILL)
     assert counted >= 10
     if sent == signal.SIGINT:
         os.killpg(process.pid, sent)  # as the terminal does

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Times one training step of two copies of the example against each other, without opfuse.
 
-Each copy's efficientnet_pytorch is imported under its own name in this process, and steps of the two
-models alternate in random pairs, so that both see the same machine. Prints the ratio of the medians'
-logarithms with its interval beside the live ratio of a report.
+Each copy's efficientnet_pytorch is imported afresh into this process, and steps of the two models
+alternate in random pairs, so that both see the same machine. Prints exp(median log(old/new)) with
+its interval, beside the live ratio of a report.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 #pragma once
 // OPFUSE_CHECK(condition, "sentence"): our own invariants. A failure throws CheckFailed, which the
-// torch boundary turns into a rollback and the command line into exit code 70; never used for input.
+// torch boundary turns into a rollback and the command line into exit code 70; never used for
+// input.
 
 #include <stdexcept>
 #include <string>
@@ -20,7 +21,7 @@ class CheckFailed : public std::logic_error {
 
 }  // namespace opfuse
 
-#define OPFUSE_CHECK(condition, sentence)                                        \
-  do {                                                                           \
+#define OPFUSE_CHECK(condition, sentence)                                               \
+  do {                                                                                  \
     if (!(condition)) ::opfuse::check_failed(__FILE__, __LINE__, #condition, sentence); \
   } while (0)

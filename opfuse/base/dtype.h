@@ -31,7 +31,8 @@ std::optional<DType> dtype_from_name(std::string_view name);
 int dtype_size(DType dtype);
 bool is_floating(DType dtype);
 bool is_complex(DType dtype);
-// Unit roundoff u (half the spacing at 1): 2^-24 for f32, 2^-53 f64, 2^-11 f16, 2^-8 bf16; 0 for others.
+// Unit roundoff u (half the spacing at 1): 2^-24 for f32, 2^-53 f64, 2^-11 f16, 2^-8 bf16; 0 for
+// others.
 double unit_roundoff(DType dtype);
 
 }  // namespace opfuse

@@ -16,7 +16,7 @@ struct Error {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT: implicit
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}      // NOLINT: implicit
   Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT: implicit
 
   bool ok() const { return state_.index() == 0; }
@@ -52,8 +52,7 @@ inline Status ok_status() { return Unit{}; }
   OPFUSE_TRY_INNER(OPFUSE_CONCAT(opfuse_try_, __COUNTER__), declaration, expression)
 
 // OPFUSE_TRY_STATUS(f()): return f()'s error from the enclosing function, if it has one.
-#define OPFUSE_TRY_STATUS(expression)                                      \
-  do {                                                                     \
-    if (auto opfuse_status = (expression); !opfuse_status.ok())            \
-      return opfuse_status.error();                                        \
+#define OPFUSE_TRY_STATUS(expression)                                                         \
+  do {                                                                                        \
+    if (auto opfuse_status = (expression); !opfuse_status.ok()) return opfuse_status.error(); \
   } while (0)

@@ -23,10 +23,14 @@ class Apply : public Verb {
   std::string summary() const override { return "write the edit of a report into your files"; }
   std::string usage() const override { return "apply [REPORT] [--check | --diff] [--root DIR]"; }
   std::string description() const override {
-    return "Writes the source edit that was measured into your files: REPORT is a report directory or\n"
-           "its plan.json (default opfuse-report/latest). A file that changed since is refused and\n"
-           "left alone; nothing is written unless every file fits. The same edit is in changes.diff\n"
-           "for `git apply`. Installed packages are not edited: the report directory holds a small\n"
+    return "Writes the source edit that was measured into your files: REPORT is a report directory "
+           "or\n"
+           "its plan.json (default opfuse-report/latest). A file that changed since is refused "
+           "and\n"
+           "left alone; nothing is written unless every file fits. The same edit is in "
+           "changes.diff\n"
+           "for `git apply`. Installed packages are not edited: the report directory holds a "
+           "small\n"
            "module to import instead.\n"
            "\n"
            "  opfuse apply --diff             show what would change\n"
@@ -39,13 +43,15 @@ class Apply : public Verb {
     return {
         {"--check", "", "write nothing; status 1 when a file would change", &check_},
         {"--diff", "", "write nothing; print the diff", &diff_},
-        {"--root", "DIR", "apply to the same files below DIR instead (paths relative to the run's directory)",
+        {"--root", "DIR",
+         "apply to the same files below DIR instead (paths relative to the run's directory)",
          &root_},
     };
   }
 
   int run(const std::vector<std::string>& words) override {
-    if (words.size() > 1) return usage_error("apply: expected one REPORT, found " + std::to_string(words.size()));
+    if (words.size() > 1)
+      return usage_error("apply: expected one REPORT, found " + std::to_string(words.size()));
     fs::path where = words.empty() ? fs::path("opfuse-report/latest") : fs::path(words[0]);
     std::error_code ignored;
     if (fs::is_directory(where, ignored)) where /= "plan.json";
@@ -70,13 +76,15 @@ class Apply : public Verb {
     for (const auto& [file, hash] : files) {
       OPFUSE_TRY(fs::path path, placed(file));
       if (path.string().find("site-packages") != std::string::npos)
-        return Error{path.string() + ": is an installed package, which is not edited; import the "
+        return Error{path.string() +
+                     ": is an installed package, which is not edited; import the "
                      "module that lies in the report directory instead"};
       OPFUSE_TRY(std::string before, read_file(path.string()));
       if (sha256_hex(before) != hash) {
         if (already_applied(before, *plan, file))
           return Error{path.string() + ": already holds the edit"};
-        return Error{path.string() + ": changed since it was measured (sha256 differs); run `opfuse "
+        return Error{path.string() +
+                     ": changed since it was measured (sha256 differs); run `opfuse "
                      "tune` again"};
       }
       OPFUSE_TRY(std::string after, rewrite::apply_edits(before, *plan, file, false));
@@ -113,12 +121,13 @@ class Apply : public Verb {
   int carry_out(const std::vector<FileEdit>& edits) {
     for (const auto& edit : edits) {
       if (diff_) {
-        std::fputs(rewrite::unified_diff(fs::path(edit.path).lexically_relative(fs::current_path()).empty()
-                                             ? edit.path
-                                             : fs::proximate(edit.path).string(),
-                                         edit.before, edit.after)
-                       .c_str(),
-                   stdout);
+        std::fputs(
+            rewrite::unified_diff(fs::path(edit.path).lexically_relative(fs::current_path()).empty()
+                                      ? edit.path
+                                      : fs::proximate(edit.path).string(),
+                                  edit.before, edit.after)
+                .c_str(),
+            stdout);
         continue;
       }
       if (check_) {

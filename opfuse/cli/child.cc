@@ -1,11 +1,11 @@
 #include "opfuse/cli/child.h"
 
-#include <cerrno>
-#include <csignal>
-#include <cstring>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
 
 #include <atomic>
 #include <map>
@@ -52,8 +52,7 @@ Result<Child> Child::spawn(const std::vector<std::string>& command,
   std::vector<char*> argv = pointers(&words), envp = pointers(&entries);
   Child child;
   const int error = posix_spawnp(&child.pid_, argv[0], nullptr, nullptr, argv.data(), envp.data());
-  if (error != 0)
-    return Error{"cannot start '" + command[0] + "': " + std::strerror(error)};
+  if (error != 0) return Error{"cannot start '" + command[0] + "': " + std::strerror(error)};
   return child;
 }
 
@@ -82,10 +81,11 @@ int spawn_status(const std::vector<std::string>& command) {
 void forward_signals(pid_t child) {
   forward_to = child;
   std::signal(SIGINT, SIG_IGN);
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = pass_on;
   action.sa_flags = SA_RESTART;
-  for (int number : {SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT}) sigaction(number, &action, nullptr);
+  for (int number : {SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT})
+    sigaction(number, &action, nullptr);
 }
 
 int exec_command(const std::vector<std::string>& command) {

@@ -1,5 +1,6 @@
 #pragma once
-// The user's command as a child process: started with posix_spawn, signals forwarded, status mirrored.
+// The user's command as a child process: started with posix_spawn, signals forwarded, status
+// mirrored.
 
 #include <sys/types.h>
 
@@ -33,8 +34,8 @@ class Child {
 // 127 or 126, as a shell says it, for a command that could not be started.
 int spawn_status(const std::vector<std::string>& command);
 
-// From now on SIGINT is left to the child (it shares the terminal's process group); TERM, HUP, USR1,
-// USR2 and QUIT are passed on to it.
+// From now on SIGINT is left to the child (it shares the terminal's process group); TERM, HUP,
+// USR1, USR2 and QUIT are passed on to it.
 void forward_signals(pid_t child);
 
 // Replaces this process by the command (OPFUSE_DISABLE, or nothing of ours could be set up).

@@ -15,16 +15,18 @@ class Compare : public Verb {
   std::string summary() const override { return "show two reports side by side"; }
   std::string usage() const override { return "compare BEFORE AFTER"; }
   std::string description() const override {
-    return "BEFORE and AFTER are report directories or report.json files of two runs: outcome, sites,\n"
-           "TIME, images/s, ratio with interval, machine and versions side by side, and what differs\n"
+    return "BEFORE and AFTER are report directories or report.json files of two runs: outcome, "
+           "sites,\n"
+           "TIME, images/s, ratio with interval, machine and versions side by side, and what "
+           "differs\n"
            "in the conditions, so that unlike runs are not taken for a change.\n"
            "\n"
            "  opfuse compare opfuse-report/main-20260301-1412 opfuse-report/latest";
   }
   int run(const std::vector<std::string>& words) override {
     if (words.size() != 2)
-      return usage_error("compare: expected BEFORE and AFTER, found " + std::to_string(words.size()) +
-                         " arguments");
+      return usage_error("compare: expected BEFORE and AFTER, found " +
+                         std::to_string(words.size()) + " arguments");
     Result<report::Report> before = report::read_report(words[0]);
     if (!before.ok()) return damaged(before.error());
     Result<report::Report> after = report::read_report(words[1]);

@@ -37,7 +37,8 @@ class Doctor : public Verb {
   std::string summary() const override { return "what is installed, what is missing, what to do"; }
   std::string usage() const override { return "doctor [--python PYTHON]"; }
   std::string description() const override {
-    return "Checks that opfuse's parts are found and that its library works inside the Python that\n"
+    return "Checks that opfuse's parts are found and that its library works inside the Python "
+           "that\n"
            "will run your script (default: python3 of PATH). Exit status 0 when all is well.";
   }
   std::vector<Flag> flags() override {
@@ -54,16 +55,17 @@ class Doctor : public Verb {
     std::printf("python part  %s\nlibrary      %s\n", installation->python_dir.c_str(),
                 installation->library.c_str());
     std::fflush(stdout);
-    Result<Child> child = Child::spawn(
-        {python_, "-c", kProbe, installation->python_dir, installation->library}, {});
+    Result<Child> child =
+        Child::spawn({python_, "-c", kProbe, installation->python_dir, installation->library}, {});
     if (!child.ok()) {
       std::printf("python       %s\n", child.error().message.c_str());
       return 1;
     }
     child->wait();
     if (child->status() != 0)
-      std::printf("to do        build opfuse against this torch (`make build`, or `pip install "
-                  "--no-build-isolation .` in that environment)\n");
+      std::printf(
+          "to do        build opfuse against this torch (`make build`, or `pip install "
+          "--no-build-isolation .` in that environment)\n");
     return child->status() == 0 ? 0 : 1;
   }
 

@@ -27,11 +27,14 @@ bool names_place(const std::string& what, const std::string& file, int line) {
 class Explain : public Verb {
  public:
   std::string name() const override { return "explain"; }
-  std::string summary() const override { return "why a rule, a site or a line did or did not match"; }
+  std::string summary() const override {
+    return "why a rule, a site or a line did or did not match";
+  }
   std::string usage() const override { return "explain RULE|SITE|FILE:LINE [--report REPORT]"; }
   std::string description() const override {
     return "RULE prints the rule and what became of it in the last report; SITE (a number) or\n"
-           "FILE:LINE prints what stands there: the operators, the verdict, and for a place that was\n"
+           "FILE:LINE prints what stands there: the operators, the verdict, and for a place that "
+           "was\n"
            "not replaced the reason.\n"
            "\n"
            "  opfuse explain silu\n"
@@ -44,12 +47,15 @@ class Explain : public Verb {
 
   int run(const std::vector<std::string>& words) override {
     if (words.size() != 1)
-      return usage_error("explain: expected one RULE, SITE or FILE:LINE, as in `opfuse explain silu`");
+      return usage_error(
+          "explain: expected one RULE, SITE or FILE:LINE, as in `opfuse explain silu`");
     const std::string& what = words[0];
     Result<match::Rulebook> rulebook = match::load_rulebook({}, graph::SchemaTable::builtin());
     if (!rulebook.ok()) return usage_error("explain: " + rulebook.error().message);
     const match::Rule* rule = rulebook->find(what);
-    if (rule) std::printf("%s (%s:%d)\n\n%s\n", what.c_str(), rule->file.c_str(), rule->line, rule->source.c_str());
+    if (rule)
+      std::printf("%s (%s:%d)\n\n%s\n", what.c_str(), rule->file.c_str(), rule->line,
+                  rule->source.c_str());
     Result<report::Report> report = report::read_report(report_);
     if (!report.ok()) {
       if (rule) return 0;
@@ -59,7 +65,8 @@ class Explain : public Verb {
     const int printed = print_places(*report, what, rule != nullptr);
     if (printed == 0 && rule) std::printf("In the last report nothing came near this rule.\n");
     if (printed > 0 || rule) return 0;
-    say("explain: the report knows no rule, site or place '" + what + "'; it has " + places(*report));
+    say("explain: the report knows no rule, site or place '" + what + "'; it has " +
+        places(*report));
     return 2;
   }
 
@@ -90,21 +97,23 @@ class Explain : public Verb {
       std::printf("  %-24s %s:%d:%d\n", op.op.c_str(), base_name(site.chain_file).c_str(), op.line,
                   op.column);
     if (site.refusal)
-      std::printf("  not replaced%s: %s\n",
-                  site.refusal->row > 0 ? (" (row " + std::to_string(site.refusal->row) +
-                                           " of docs/legality.md)").c_str()
-                                        : "",
-                  site.refusal->reason.c_str());
+      std::printf(
+          "  not replaced%s: %s\n",
+          site.refusal->row > 0
+              ? (" (row " + std::to_string(site.refusal->row) + " of docs/legality.md)").c_str()
+              : "",
+          site.refusal->reason.c_str());
     else if (site.kept)
       std::printf("  %s\n", *site.kept ? "proved the same function, measured faster, kept"
-                                        : "proved the same function, not kept");
+                                       : "proved the same function, not kept");
   }
 
   static void print_miss(const report::NearMiss& miss) {
-    std::printf("near miss of %s at %s:%d, %d calls%s: %s\n", miss.rule.c_str(),
-                base_name(miss.file).c_str(), miss.line, miss.calls,
-                miss.row > 0 ? (" (row " + std::to_string(miss.row) + " of docs/legality.md)").c_str() : "",
-                miss.reason.c_str());
+    std::printf(
+        "near miss of %s at %s:%d, %d calls%s: %s\n", miss.rule.c_str(),
+        base_name(miss.file).c_str(), miss.line, miss.calls,
+        miss.row > 0 ? (" (row " + std::to_string(miss.row) + " of docs/legality.md)").c_str() : "",
+        miss.reason.c_str());
     for (const auto& op : miss.operators) std::printf("  %s\n", op.c_str());
   }
 

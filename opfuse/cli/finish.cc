@@ -127,7 +127,8 @@ void remove_empty_run(const std::string& run_dir) {
   fs::remove(path, ignored);
   const fs::path parent = path.parent_path(), link = parent / "latest";
   if (fs::is_symlink(link, ignored) && !fs::exists(link, ignored)) fs::remove(link, ignored);
-  if (parent.filename() == "opfuse-report" && fs::is_empty(parent, ignored)) fs::remove(parent, ignored);
+  if (parent.filename() == "opfuse-report" && fs::is_empty(parent, ignored))
+    fs::remove(parent, ignored);
 }
 
 }  // namespace opfuse::cli

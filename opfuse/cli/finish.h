@@ -11,8 +11,8 @@
 namespace opfuse::cli {
 
 // Writes report.html, report.json, plan.json, changes.diff and the traces; prints the table when
-// `watcher` has not seen it yet. `end` is empty while the script still runs. Returns the outcome as a
-// code (0 tuned, 3 nothing found, 4 not faster, 5 refused, 7 undecided).
+// `watcher` has not seen it yet. `end` is empty while the script still runs. Returns the outcome as
+// a code (0 tuned, 3 nothing found, 4 not faster, 5 refused, 7 undecided).
 int finish_run(const LaunchOptions& options, const std::string& run_dir,
                const std::optional<report::RunEnd>& end, StateWatcher* watcher);
 

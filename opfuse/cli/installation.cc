@@ -38,8 +38,8 @@ std::string python_directory(const fs::path& bin) {
   fs::path up = bin;
   for (int level = 0; level < 5 && up.has_parent_path(); ++level, up = up.parent_path())
     if (fs::exists(up / "python" / kShim, ignored)) return (up / "python").string();
-  const std::string shim =
-      first_match((bin.parent_path() / "lib" / "python3*" / "site-packages").string() + "/" + kShim);
+  const std::string shim = first_match(
+      (bin.parent_path() / "lib" / "python3*" / "site-packages").string() + "/" + kShim);
   return shim.empty() ? "" : shim.substr(0, shim.size() - std::string(kShim).size() - 1);
 }
 
@@ -63,8 +63,9 @@ Result<Installation> find_installation() {
                  " or in OPFUSE_PYTHON_DIR, found none; `make build` or reinstall the package"};
   installation.library = library_path(bin, installation.python_dir);
   if (installation.library.empty())
-    return Error{"installation: expected libopfuse_torch.so near " + bin.string() +
-                 " or in OPFUSE_LIBRARY, found none; `make build` builds it against the installed torch"};
+    return Error{
+        "installation: expected libopfuse_torch.so near " + bin.string() +
+        " or in OPFUSE_LIBRARY, found none; `make build` builds it against the installed torch"};
   return installation;
 }
 
@@ -73,10 +74,14 @@ Result<int64_t> parse_bytes(const std::string& text) {
   const double number = std::strtod(text.c_str(), &end);
   const std::string unit = end ? end : "";
   double scale = 1;
-  if (unit == "K" || unit == "k") scale = 1024.0;
-  else if (unit == "M") scale = 1024.0 * 1024;
-  else if (unit == "G") scale = 1024.0 * 1024 * 1024;
-  else if (!unit.empty()) scale = 0;
+  if (unit == "K" || unit == "k")
+    scale = 1024.0;
+  else if (unit == "M")
+    scale = 1024.0 * 1024;
+  else if (unit == "G")
+    scale = 1024.0 * 1024 * 1024;
+  else if (!unit.empty())
+    scale = 0;
   if (end == text.c_str() || scale == 0 || number < 0)
     return Error{"--verify-memory: expected a size such as 500M or 2G, found '" + text + "'"};
   return static_cast<int64_t>(number * scale);

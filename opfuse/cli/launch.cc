@@ -31,7 +31,8 @@ std::vector<std::string> child_environment(const Installation& installation,
 }
 
 bool one_of(const std::string& value, std::initializer_list<const char*> allowed) {
-  return std::any_of(allowed.begin(), allowed.end(), [&](const char* word) { return value == word; });
+  return std::any_of(allowed.begin(), allowed.end(),
+                     [&](const char* word) { return value == word; });
 }
 
 // Flags that cannot mean anything are refused before the command starts.
@@ -61,7 +62,8 @@ Status check_options(const LaunchOptions& o) {
 std::string nothing_armed_text(const StateWatcher& watcher, const LaunchOptions& options) {
   if (watcher.processes_seen() == 0)
     return "nothing was recorded: no Python process of '" + options.command[0] +
-           "' was armed. `python -E` and `-I` ignore PYTHONPATH; drop them, or the program starts its "
+           "' was armed. `python -E` and `-I` ignore PYTHONPATH; drop them, or the program starts "
+           "its "
            "Python elsewhere (docker, ssh, sbatch): put `opfuse " +
            options.verb + " --` in front of python there";
   return "nothing was recorded: Python ran, but torch was never imported";
@@ -91,7 +93,8 @@ void watch(Child* child, StateWatcher* watcher, const LaunchOptions& options,
 
 int launch(const LaunchOptions& options) {
   if (disabled()) return exec_command(options.command);
-  if (Status status = check_options(options); !status.ok()) return usage_error(status.error().message);
+  if (Status status = check_options(options); !status.ok())
+    return usage_error(status.error().message);
   Result<Installation> installation = find_installation();
   if (!installation.ok()) return run_plainly(options, installation.error().message);
   std::string note;

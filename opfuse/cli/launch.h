@@ -1,6 +1,6 @@
 #pragma once
-// Runs the user's command with the shim armed, watches its state files, prints what happens on stderr
-// and makes the report. The command's own status, stdin, stdout and terminal are untouched.
+// Runs the user's command with the shim armed, watches its state files, prints what happens on
+// stderr and makes the report. The command's own status, stdin, stdout and terminal are untouched.
 
 #include <cstdint>
 #include <string>
@@ -13,8 +13,8 @@ namespace opfuse::cli {
 struct LaunchOptions {
   std::string verb = "tune";
   std::vector<std::string> command;
-  std::string output;              // report directory; "" picks opfuse-report/<script>-<time>
-  bool force = false;              // an existing output may be replaced
+  std::string output;  // report directory; "" picks opfuse-report/<script>-<time>
+  bool force = false;  // an existing output may be replaced
   bool once = false, dry_run = false, strict = false, no_source = false;
   bool quiet = false, verbose = false, exit_code = false, open = false;
   bool markdown = false, csv = false;
@@ -22,15 +22,15 @@ struct LaunchOptions {
   std::vector<std::string> only, exclude, rules;
   int64_t budget_steps = 64, batch = -1;
   double budget_seconds = 180, require_gain = 0;
-  std::string verify_memory;       // "2G", "500M", bytes; "" half of what is free
+  std::string verify_memory;  // "2G", "500M", bytes; "" half of what is free
 };
 
 int launch(const LaunchOptions& options);
 
 // Where the parts lie that the child needs.
 struct Installation {
-  std::string python_dir;          // holds opfuse/_shim/sitecustomize.py
-  std::string library;             // libopfuse_torch.so
+  std::string python_dir;  // holds opfuse/_shim/sitecustomize.py
+  std::string library;     // libopfuse_torch.so
 };
 Result<Installation> find_installation();
 

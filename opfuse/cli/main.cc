@@ -88,8 +88,8 @@ CLI::App* add_verb(CLI::App* app, Verb* verb, std::vector<std::string>* words) {
   return sub;
 }
 
-// The words behind the first `--` are the command, untouched; without one, the command starts at the
-// first word that is not a flag.
+// The words behind the first `--` are the command, untouched; without one, the command starts at
+// the first word that is not a flag.
 std::vector<std::string> words_after_dashes(int* argc, char** argv) {
   for (int i = 1; i < *argc; ++i) {
     if (std::string(argv[i]) != "--") continue;

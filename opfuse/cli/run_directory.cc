@@ -89,7 +89,8 @@ Result<std::string> make_run_directory(const LaunchOptions& options, std::string
     return made;
   }
   std::error_code ignored;
-  Result<std::string> other = make_default(fs::temp_directory_path(ignored) / "opfuse-report", name);
+  Result<std::string> other =
+      make_default(fs::temp_directory_path(ignored) / "opfuse-report", name);
   if (!other.ok()) return made.error();
   *note = "the report cannot be written to " + made.error().message + "; using " + *other;
   return other;
@@ -153,7 +154,8 @@ Status write_file(const std::string& path, const std::string& text) {
       return Error{path + ": " + reason};
     }
   }
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) return Error{path + ": " + std::strerror(errno)};
+  if (std::rename(temporary.c_str(), path.c_str()) != 0)
+    return Error{path + ": " + std::strerror(errno)};
   return ok_status();
 }
 

@@ -9,11 +9,12 @@
 
 namespace opfuse::cli {
 
-// Name of the script in a command: "main" for `python main.py`, `torchrun … main.py` or `bash main.sh`.
+// Name of the script in a command: "main" for `python main.py`, `torchrun … main.py` or `bash
+// main.sh`.
 std::string script_name(const std::vector<std::string>& command);
 
-// Makes the directory (absolute path). When the wished place cannot be written, a temporary directory
-// is made instead and `*note` says so.
+// Makes the directory (absolute path). When the wished place cannot be written, a temporary
+// directory is made instead and `*note` says so.
 Result<std::string> make_run_directory(const LaunchOptions& options, std::string* note);
 
 Status write_config(const LaunchOptions& options, const Installation& installation,

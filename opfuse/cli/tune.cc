@@ -8,16 +8,19 @@ namespace {
 
 std::vector<Flag> output_flags(LaunchOptions* o) {
   return {
-      {"-o,--output", "DIR", "report directory (default opfuse-report/<script>-<time>)", &o->output},
+      {"-o,--output", "DIR", "report directory (default opfuse-report/<script>-<time>)",
+       &o->output},
       {"-f,--force", "", "replace an existing report directory", &o->force},
       {"-q,--quiet", "", "print errors only", &o->quiet},
       {"-v,--verbose", "", "say more", &o->verbose},
       {"--log", "FILE", "append what opfuse says to FILE too", &o->log},
       {"--color", "WHEN", "auto, always or never (NO_COLOR is obeyed)", &o->color},
-      {"--verify-memory", "SIZE", "memory that recording and proof may take (default half of what is free)",
+      {"--verify-memory", "SIZE",
+       "memory that recording and proof may take (default half of what is free)",
        &o->verify_memory},
       {"--batch", "N", "samples a step, when the model's first input does not say", &o->batch},
-      {"--exit-code", "", "exit with the outcome: 0 tuned, 3 nothing found, 4 not faster, 5 refused, 7 undecided",
+      {"--exit-code", "",
+       "exit with the outcome: 0 tuned, 3 nothing found, 4 not faster, 5 refused, 7 undecided",
        &o->exit_code},
   };
 }
@@ -27,7 +30,8 @@ std::vector<Flag> rule_flags(LaunchOptions* o) {
       {"--only", "RULE|PATH", "consider only these rules or files", &o->only},
       {"--exclude", "RULE|PATH", "leave these rules or files alone", &o->exclude},
       {"--rules", "FILE", "more rules (docs/rulebook.md)", &o->rules},
-      {"--strict", "", "use only fused operators that accept every input the chain accepts", &o->strict},
+      {"--strict", "", "use only fused operators that accept every input the chain accepts",
+       &o->strict},
       {"--allow", "CLASS", "widest equivalence class allowed: E0, E1 (default) or E2", &o->allow},
   };
 }
@@ -51,13 +55,19 @@ class LaunchVerb : public Verb {
 class Tune : public LaunchVerb {
  public:
   std::string name() const override { return "tune"; }
-  std::string summary() const override { return "find, prove, replace and measure in a running script"; }
+  std::string summary() const override {
+    return "find, prove, replace and measure in a running script";
+  }
   std::string usage() const override { return "tune [flags] -- COMMAND"; }
   std::string description() const override {
-    return "Starts COMMAND (python main.py …, python -m pkg, bash train.sh, torchrun …), records one\n"
-           "training step, finds chains of small operators by data flow, records a second step with\n"
-           "its values, proves in fp64 that the fused operator is the same function, edits the code in\n"
-           "memory, checks that the running program became what was planned, and alternates old and\n"
+    return "Starts COMMAND (python main.py …, python -m pkg, bash train.sh, torchrun …), records "
+           "one\n"
+           "training step, finds chains of small operators by data flow, records a second step "
+           "with\n"
+           "its values, proves in fp64 that the fused operator is the same function, edits the "
+           "code in\n"
+           "memory, checks that the running program became what was planned, and alternates old "
+           "and\n"
            "new steps until one is shown to be faster. Training goes on to its own end, tuned.\n"
            "COMMAND keeps its stdin, stdout and exit status.\n"
            "\n"
@@ -71,11 +81,15 @@ class Tune : public LaunchVerb {
         {"--once", "", "end the script after the decision, with status 0", &options_.once},
         {"--dry-run", "", "find and prove, switch nothing", &options_.dry_run},
         {"--no-source", "", "never edit source in memory: report only", &options_.no_source},
-        {"--budget", "STEPS", "most steps that enter the measurement (default 64)", &options_.budget_steps},
-        {"--budget-seconds", "S", "most seconds of measured steps (default 180)", &options_.budget_seconds},
-        {"--require-gain", "RATIO", "like --exit-code, and 4 when the gain's lower end is below RATIO",
+        {"--budget", "STEPS", "most steps that enter the measurement (default 64)",
+         &options_.budget_steps},
+        {"--budget-seconds", "S", "most seconds of measured steps (default 180)",
+         &options_.budget_seconds},
+        {"--require-gain", "RATIO",
+         "like --exit-code, and 4 when the gain's lower end is below RATIO",
          &options_.require_gain},
-        {"--target", "VENDOR", "write the diff for another device's operators (torch_npu), not verified here",
+        {"--target", "VENDOR",
+         "write the diff for another device's operators (torch_npu), not verified here",
          &options_.target},
         {"--markdown", "", "also write report.md", &options_.markdown},
         {"--csv", "", "also write report.csv", &options_.csv},
@@ -93,9 +107,12 @@ class Record : public LaunchVerb {
   std::string summary() const override { return "only record one step: trace.json and step.ofr"; }
   std::string usage() const override { return "record [flags] -- COMMAND"; }
   std::string description() const override {
-    return "Records the second training step of COMMAND and writes trace.json, which chrome://tracing\n"
-           "and ui.perfetto.dev open: operators forward and backward on their threads, shapes, source\n"
-           "positions, arrows from forward to backward, and the chains that were found as a row of\n"
+    return "Records the second training step of COMMAND and writes trace.json, which "
+           "chrome://tracing\n"
+           "and ui.perfetto.dev open: operators forward and backward on their threads, shapes, "
+           "source\n"
+           "positions, arrows from forward to backward, and the chains that were found as a row "
+           "of\n"
            "their own. step.ofr is the same for opfuse itself. COMMAND goes on to its own end.\n"
            "\n"
            "  opfuse record --once -- python main.py";
@@ -113,11 +130,15 @@ class Record : public LaunchVerb {
 class Run : public LaunchVerb {
  public:
   std::string name() const override { return "run"; }
-  std::string summary() const override { return "apply a plan from an earlier run before the first step"; }
+  std::string summary() const override {
+    return "apply a plan from an earlier run before the first step";
+  }
   std::string usage() const override { return "run --plan plan.json [flags] -- COMMAND"; }
   std::string description() const override {
-    return "Applies plan.json of an earlier `opfuse tune` in memory before the first step, if the source\n"
-           "still has the same hash, records one step to check that the program became what the plan\n"
+    return "Applies plan.json of an earlier `opfuse tune` in memory before the first step, if the "
+           "source\n"
+           "still has the same hash, records one step to check that the program became what the "
+           "plan\n"
            "says, and measures nothing. A source that changed is left alone, and said.\n"
            "\n"
            "  opfuse run --plan opfuse-report/latest/plan.json -- python main.py";
@@ -132,8 +153,9 @@ class Run : public LaunchVerb {
   }
   int run(const std::vector<std::string>& words) override {
     if (options_.plan.empty())
-      return usage_error("run: expected --plan FILE, as in `opfuse run --plan "
-                         "opfuse-report/latest/plan.json -- python main.py`");
+      return usage_error(
+          "run: expected --plan FILE, as in `opfuse run --plan "
+          "opfuse-report/latest/plan.json -- python main.py`");
     return LaunchVerb::run(words);
   }
 };

@@ -1,6 +1,7 @@
 #pragma once
-// A verb of the command line as an object: what it is called, what it teaches, its flags and what it
-// runs. main.cc turns the flags into CLI11 options, so that flags are tested without running a verb.
+// A verb of the command line as an object: what it is called, what it teaches, its flags and what
+// it runs. main.cc turns the flags into CLI11 options, so that flags are tested without running a
+// verb.
 
 #include <cstdint>
 #include <functional>
@@ -11,8 +12,7 @@
 
 namespace opfuse::cli {
 
-using FlagTarget =
-    std::variant<bool*, int64_t*, double*, std::string*, std::vector<std::string>*>;
+using FlagTarget = std::variant<bool*, int64_t*, double*, std::string*, std::vector<std::string>*>;
 
 struct Flag {
   std::string names;    // "-o,--output"

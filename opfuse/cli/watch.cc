@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 namespace {
 
 int64_t modified_ns(const std::string& path) {
-  struct stat info {};
+  struct stat info{};
   if (stat(path.c_str(), &info) != 0) return -1;
   return static_cast<int64_t>(info.st_mtim.tv_sec) * 1'000'000'000 + info.st_mtim.tv_nsec;
 }

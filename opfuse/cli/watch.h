@@ -1,6 +1,6 @@
 #pragma once
-// Reads the state files that the armed processes write and prints what is new on stderr: one line an
-// event, and on a terminal a live line with the measurement's progress.
+// Reads the state files that the armed processes write and prints what is new on stderr: one line
+// an event, and on a terminal a live line with the measurement's progress.
 
 #include <map>
 #include <string>

@@ -127,8 +127,8 @@ struct Node {
   std::vector<int32_t> positions;  // rows of Graph::positions, innermost frame first
   int64_t dur_ns = -1;
   int32_t thread = 0;
-  bool random = false;  // draws random numbers
-  bool opaque = false;  // has arguments or effects that the graph cannot describe
+  bool random = false;          // draws random numbers
+  bool opaque = false;          // has arguments or effects that the graph cannot describe
   bool hidden_product = false;  // made inside the operator after it, which needs it (see build.h)
 };
 

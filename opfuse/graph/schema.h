@@ -16,8 +16,8 @@ namespace opfuse::graph {
 
 struct SchemaArgument {
   std::string name;
-  std::string type;  // "Tensor", "Tensor?", "Tensor[]", "Tensor?[]", "Scalar", "int", "int[]",
-                     // "ScalarType?", … (SymInt reads as int; the size of "int[2]" is list_size)
+  std::string type;   // "Tensor", "Tensor?", "Tensor[]", "Tensor?[]", "Scalar", "int", "int[]",
+                      // "ScalarType?", … (SymInt reads as int; the size of "int[2]" is list_size)
   int list_size = 0;  // elements of a list of fixed size, 0 for others
   bool has_default = false;
   Attr default_value = NoneAttr{};

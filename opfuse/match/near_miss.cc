@@ -103,7 +103,8 @@ Refusal operator_refusal(const Context& context, const Pattern& pattern, const M
                          NodeId root) {
   NodeId node = m.value == kNone ? kNone : producer(context, m.value);
   if (m.value != kNone && is_cast_of(context, m.value, kNone))
-    return {16, fmt::format("{}, a cast, stands inside the chain", where(context.graph, node)), node};
+    return {16, fmt::format("{}, a cast, stands inside the chain", where(context.graph, node)),
+            node};
   return {0,
           fmt::format("expected {}, found {}", operator_of(pattern, m.pattern_value),
                       describe_value(context, m.value)),

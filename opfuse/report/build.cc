@@ -239,7 +239,7 @@ void read_config(const Json& json, const fs::path& run_dir, Report* report) {
   fields.read("batch", &batch);
   if (batch > 0) report->step.batch = batch;
   if (run.started_unix_s <= 0) {
-    struct stat facts {};
+    struct stat facts{};
     if (stat((run_dir / "config.json").c_str(), &facts) == 0)
       run.started_unix_s = static_cast<double>(facts.st_mtime);
   }

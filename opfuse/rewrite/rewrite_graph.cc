@@ -284,8 +284,9 @@ class GraphRewriter {
     OPFUSE_CHECK(false, "a gradient contribution is accumulated by the engine");
   }
 
-  // The engine adds in place only into a buffer that nobody else holds. `sum`, a buffer of its own, is
-  // about to become a value that others may read: the next accumulation makes a new buffer instead.
+  // The engine adds in place only into a buffer that nobody else holds. `sum`, a buffer of its own,
+  // is about to become a value that others may read: the next accumulation makes a new buffer
+  // instead.
   void write_elsewhere(ValueId sum) {
     for (size_t i = 0; i < out_.nodes.size(); i++) {
       Node& node = out_.nodes[i];

@@ -151,8 +151,7 @@ at::Tensor SnapshotMemory::allocate(int64_t bytes) {
   }
   char* data = block_.get() + used_;
   used_ += needed;
-  return at::from_blob(
-      data, {bytes}, [block = block_](void*) {}, c10::TensorOptions(c10::kByte));
+  return at::from_blob(data, {bytes}, [block = block_](void*) {}, c10::TensorOptions(c10::kByte));
 }
 
 void fill_record(EventLog* log, Record* record) {

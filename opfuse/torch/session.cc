@@ -111,7 +111,8 @@ const std::map<std::string, Session::Method>& Session::methods() {
 
 Result<Json> Session::call(const std::string& method, const Json& request) {
   const auto found = methods().find(method);
-  if (found == methods().end()) return Error{"session: expected a known method, found '" + method + "'"};
+  if (found == methods().end())
+    return Error{"session: expected a known method, found '" + method + "'"};
   return (this->*found->second)(request);
 }
 
@@ -121,7 +122,8 @@ Result<Json> Session::self_check(const Json&) {
 }
 
 Result<Json> Session::open(const Json& config) {
-  OPFUSE_TRY(rulebook_, match::load_rulebook(strings(config, "rules"), graph::SchemaTable::builtin()));
+  OPFUSE_TRY(rulebook_,
+             match::load_rulebook(strings(config, "rules"), graph::SchemaTable::builtin()));
   config_ = config;
   opened_ = true;
   return Json::object();
@@ -147,10 +149,9 @@ Result<Json> Session::record_stop(const Json&) {
                      {"lasti", object.lasti}});
   // Dispatcher calls at every level; `find` counts the leaves.
   const auto& events = step.record->table.events;
-  const auto calls =
-      std::count_if(events.begin(), events.end(), [](const trace::EventRow& event) {
-        return event.kind == trace::EventKind::kOperator;
-      });
+  const auto calls = std::count_if(events.begin(), events.end(), [](const trace::EventRow& event) {
+    return event.kind == trace::EventKind::kOperator;
+  });
   return Json{{"record", id},
               {"calls", calls},
               {"seconds", step.record->seconds},
@@ -172,7 +173,8 @@ Result<Session::Step*> Session::step(const Json& request, const char* key) {
   const int id = get_or(request, key, 0);
   const auto found = steps_.find(id);
   if (found == steps_.end())
-    return Error{std::string(key) + ": expected the number of a record, found " + std::to_string(id)};
+    return Error{std::string(key) + ": expected the number of a record, found " +
+                 std::to_string(id)};
   return &found->second;
 }
 
@@ -266,7 +268,8 @@ Result<Json> Session::load_plan(const Json& request) {
       OPFUSE_TRY(one.text, read_text(edit.file));
       one.file = edit.file;
       if (sha256_hex(one.text) != edit.sha256)
-        return Error{edit.file + ": changed since the plan was made (sha256 differs); run `opfuse tune` again"};
+        return Error{edit.file +
+                     ": changed since the plan was made (sha256 differs); run `opfuse tune` again"};
     }
   std::vector<rewrite::SiteFacts> list;
   for (auto& [file, one] : facts) list.push_back(std::move(one));
@@ -283,7 +286,8 @@ Result<Json> Session::plan_answer(const std::vector<rewrite::SiteFacts>& facts) 
   std::map<std::string, bool> diffed;
   for (const auto& replacement : plan_.replacements) {
     const auto found = by_file.find(replacement.file);
-    if (found == by_file.end()) return Error{"plan: expected facts about " + replacement.file + ", found none"};
+    if (found == by_file.end())
+      return Error{"plan: expected facts about " + replacement.file + ", found none"};
     const std::string& text = found->second->text;
     OPFUSE_TRY(std::string running, rewrite::apply_edits(text, plan_, replacement.file, true));
     OPFUSE_TRY(std::string edited, rewrite::apply_edits(text, plan_, replacement.file, false));
@@ -370,8 +374,8 @@ Result<Json> Session::prove(const Json& request) {
     verify::StepProofOptions step_options;
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
     step_options.seconds = get_or<double>(request, "seconds", 1e9) - spent.count();
-    step_verdict = step_verdict_json(
-        verify::prove_step(*evaluator, analysis->graph, rewritten, step_options));
+    step_verdict =
+        step_verdict_json(verify::prove_step(*evaluator, analysis->graph, rewritten, step_options));
     return ok_status();
   }));
   return Json{{"sites", sites}, {"step", step_verdict}, {"seconds", log_.seconds.back().second}};
@@ -482,8 +486,8 @@ Result<Json> Session::print(const Json& request) {
   if (!get_or(request, "rewritten", false))
     return Json{{"text", graph::print_graph(analysis->graph)}};
   OPFUSE_TRY(rewrite::Plan plan, plan_for(*analysis));
-  return Json{{"text", graph::print_graph(rewrite::rewrite_graph(
-                           analysis->graph, analysis->report, analysis->sites, plan))}};
+  return Json{{"text", graph::print_graph(rewrite::rewrite_graph(analysis->graph, analysis->report,
+                                                                 analysis->sites, plan))}};
 }
 
 Result<Json> Session::release_values(const Json& request) {

@@ -1,7 +1,7 @@
 #pragma once
-// Session: what libopfuse_torch.so keeps between calls from Python: records, their analyses, the plan,
-// the running A/B test. One per process. Every method takes and gives JSON (docs/architecture.md);
-// an Error becomes {"error": "…"} and changes nothing that was there.
+// Session: what libopfuse_torch.so keeps between calls from Python: records, their analyses, the
+// plan, the running A/B test. One per process. Every method takes and gives JSON
+// (docs/architecture.md); an Error becomes {"error": "…"} and changes nothing that was there.
 
 #include <map>
 #include <memory>
@@ -29,7 +29,7 @@ class Session {
   using Method = Result<Json> (Session::*)(const Json&);
   static const std::map<std::string, Method>& methods();
 
-  struct Step {                         // one recorded step
+  struct Step {  // one recorded step
     std::unique_ptr<Record> record;
     std::unique_ptr<Analysis> analysis;  // made on first use
   };
@@ -69,7 +69,7 @@ class Session {
   int next_record_ = 1;
   std::map<int, Step> steps_;
   rewrite::Plan plan_;
-  std::map<int, std::string> site_keys_;   // of the record the plan was made from
+  std::map<int, std::string> site_keys_;  // of the record the plan was made from
   std::map<int, int> site_calls_;
   int planned_record_ = 0;
   std::optional<verify::AbTest> ab_;

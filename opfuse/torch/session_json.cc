@@ -24,7 +24,8 @@ Json stack_json(const graph::Graph& graph, const std::vector<int32_t>& rows) {
 const graph::Position* user_position(const graph::Graph& graph, const std::vector<int32_t>& rows) {
   for (int32_t row : rows) {
     const graph::Position& p = graph.positions[row];
-    if (p.file.find("/torch/") == std::string::npos && !p.file.empty() && p.file[0] != '<') return &p;
+    if (p.file.find("/torch/") == std::string::npos && !p.file.empty() && p.file[0] != '<')
+      return &p;
   }
   return rows.empty() ? nullptr : &graph.positions[rows.front()];
 }
@@ -34,7 +35,8 @@ Json operators_json(const graph::Graph& graph, const std::vector<graph::NodeId>&
   for (graph::NodeId id : nodes) {
     const graph::Node& node = graph.nodes[id];
     const graph::Position* p = user_position(graph, node.positions);
-    operators.push_back({{"op", node.op}, {"line", p ? p->line : -1}, {"column", p ? p->column : -1}});
+    operators.push_back(
+        {{"op", node.op}, {"line", p ? p->line : -1}, {"column", p ? p->column : -1}});
   }
   return operators;
 }
@@ -42,8 +44,8 @@ Json operators_json(const graph::Graph& graph, const std::vector<graph::NodeId>&
 Json operations_json(const graph::Graph& graph, const std::vector<graph::NodeId>& nodes) {
   Json operations = Json::array();
   for (graph::NodeId id : nodes)
-    operations.push_back({{"op", graph.nodes[id].op},
-                          {"stack", stack_json(graph, graph.nodes[id].positions)}});
+    operations.push_back(
+        {{"op", graph.nodes[id].op}, {"stack", stack_json(graph, graph.nodes[id].positions)}});
   return operations;
 }
 
@@ -72,7 +74,8 @@ std::string short_op(const std::string& op) {
 
 std::string chain_text(const graph::Graph& graph, const match::Match& match) {
   std::string text;
-  for (graph::NodeId id : match.nodes) text += (text.empty() ? "" : ", ") + short_op(graph.nodes[id].op);
+  for (graph::NodeId id : match.nodes)
+    text += (text.empty() ? "" : ", ") + short_op(graph.nodes[id].op);
   return text;
 }
 
@@ -144,7 +147,10 @@ Json errors_json(const std::vector<verify::TensorError>& errors) {
 }
 
 Json interval_json(const verify::RatioInterval& interval) {
-  return {{"ratio", interval.ratio}, {"low", interval.low}, {"high", interval.high}, {"pairs", interval.pairs}};
+  return {{"ratio", interval.ratio},
+          {"low", interval.low},
+          {"high", interval.high},
+          {"pairs", interval.pairs}};
 }
 
 double median(std::vector<double> values) {
@@ -172,12 +178,9 @@ Json near_misses_json(const Analysis& analysis) {
                                                     : miss.nodes.back();
     const graph::Position* p =
         at >= 0 ? user_position(analysis.graph, analysis.graph.nodes[at].positions) : nullptr;
-    Json json = {{"rule", miss.rule->name},
-                 {"reason", miss.refusal.reason},
-                 {"row", miss.refusal.row},
-                 {"file", p ? p->file : ""},
-                 {"line", p ? p->line : -1},
-                 {"column", p ? p->column : -1}};
+    Json json = {{"rule", miss.rule->name},  {"reason", miss.refusal.reason},
+                 {"row", miss.refusal.row},  {"file", p ? p->file : ""},
+                 {"line", p ? p->line : -1}, {"column", p ? p->column : -1}};
     const std::string key = json.dump(-1, ' ', false, Json::error_handler_t::replace);
     auto [found, fresh] = index.emplace(key, list.size());
     if (!fresh) {
@@ -270,19 +273,26 @@ Json validation_json(const verify::ValidationVerdict& v) {
 
 std::string phase_name(verify::AbPhase phase) {
   switch (phase) {
-    case verify::AbPhase::kChoosing: return "choosing";
-    case verify::AbPhase::kHeadline: return "headline";
-    case verify::AbPhase::kDone: return "done";
+    case verify::AbPhase::kChoosing:
+      return "choosing";
+    case verify::AbPhase::kHeadline:
+      return "headline";
+    case verify::AbPhase::kDone:
+      return "done";
   }
   return "";
 }
 
 std::string outcome_name(verify::AbOutcome outcome) {
   switch (outcome) {
-    case verify::AbOutcome::kRunning: return "running";
-    case verify::AbOutcome::kTuned: return "tuned";
-    case verify::AbOutcome::kNotFaster: return "not_faster";
-    case verify::AbOutcome::kUndecided: return "undecided";
+    case verify::AbOutcome::kRunning:
+      return "running";
+    case verify::AbOutcome::kTuned:
+      return "tuned";
+    case verify::AbOutcome::kNotFaster:
+      return "not_faster";
+    case verify::AbOutcome::kUndecided:
+      return "undecided";
   }
   return "";
 }
@@ -305,7 +315,8 @@ std::string site_key(const Analysis& analysis, const match::Site& site) {
   const match::Match& first = analysis.report.matches[site.matches.front()];
   for (graph::NodeId id : first.nodes) {
     key += "|" + analysis.graph.nodes[id].op;
-    if (const graph::Position* p = user_position(analysis.graph, analysis.graph.nodes[id].positions))
+    if (const graph::Position* p =
+            user_position(analysis.graph, analysis.graph.nodes[id].positions))
       key += "@" + p->file + ":" + std::to_string(p->line) + ":" + std::to_string(p->column);
   }
   for (int32_t row : site.positions) {

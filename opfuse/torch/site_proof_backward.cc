@@ -116,8 +116,9 @@ class CotangentWalk {
   }
   bool is_tainted(const Node& node, size_t i) const {
     return i < node.inputs.size() &&
-           std::any_of(node.inputs[i].values.begin(), node.inputs[i].values.end(),
-                       [&](ValueId value) { return value != kNone && is_tainted(value); });
+           std::any_of(
+               node.inputs[i].values.begin(), node.inputs[i].values.end(),
+               [&](ValueId value) { return value != kNone && is_tainted(value); });
   }
   bool reads_cotangent(const Node& node) const {
     for (size_t i = 0; i < node.inputs.size(); ++i)

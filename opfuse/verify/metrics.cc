@@ -36,8 +36,10 @@ inline double load(Half x) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | sign);
 }
 template <class T>
-requires std::is_integral_v<T>
-inline double load(T x) { return static_cast<double>(x); }
+  requires std::is_integral_v<T>
+inline double load(T x) {
+  return static_cast<double>(x);
+}
 
 // Calls f with a typed pointer to the elements of a view.
 template <class F>
@@ -191,9 +193,8 @@ void compare_function(const TensorView& truth, const TensorView& rule, const Ten
     const double scale = s[i] > kSmallest ? s[i] : kSmallest;
     out[0] = finite ? std::abs(t[i] - r[i]) / scale : 0;
   };
-  scan<1>(n, {&into->error.same_function}, measure, [&](int, int64_t i) {
-    into->function = {base + i, t[i], r[i]};
-  });
+  scan<1>(n, {&into->error.same_function}, measure,
+          [&](int, int64_t i) { into->function = {base + i, t[i], r[i]}; });
   int64_t odd = 0, first_odd = -1;
   for (int64_t i = 0; i < n; ++i) {
     if (differ_beyond_finite(t[i], r[i]) && odd++ == 0) first_odd = i;

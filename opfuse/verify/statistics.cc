@@ -182,7 +182,7 @@ void AbTest::decide() {
 namespace {
 
 template <class Pairs>
-std::vector<double> log_ratios(const Pairs& pairs, double StepSample::*time) {
+std::vector<double> log_ratios(const Pairs& pairs, double StepSample::* time) {
   std::vector<double> logs;
   for (const auto& pair : pairs) {
     const double before = pair.old_side.*time, after = pair.new_side.*time;

@@ -125,7 +125,8 @@ ValidationVerdict validate(const Graph& expected, const Graph& observed,
   }
   for (size_t i = 0; i < expected.nodes.size(); ++i) {
     const Node& node = expected.nodes[i];
-    if (node.event != kNone || graph::is_engine_accumulation(expected, static_cast<graph::NodeId>(i)))
+    if (node.event != kNone ||
+        graph::is_engine_accumulation(expected, static_cast<graph::NodeId>(i)))
       continue;
     const bool backward = node.op.find("_backward") != std::string::npos;
     ++(backward ? verdict.backward_replaced : verdict.sites_replaced);

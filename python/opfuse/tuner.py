@@ -298,7 +298,8 @@ class Tuner:
             if site["status"] != "planned":
                 continue
             if found is None:
-                failed[site["id"]] = _refusal(f"it did not run again in step {self.boundaries.step}")
+                reason = f"it did not run again in step {self.boundaries.step}"
+                failed[site["id"]] = _refusal(reason)
             elif found.get("refusals"):
                 failed[site["id"]] = found["refusals"][0]
         return self._without(before, plan, failed)
