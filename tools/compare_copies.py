@@ -43,7 +43,7 @@ def make_step(efficientnet, batch: int, image_size: int):
         loss = torch.nn.functional.cross_entropy(model(images), labels)
         loss.backward()
         optimizer.step()
-        return float(loss)
+        return loss.item()
 
     return step
 
