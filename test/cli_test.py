@@ -196,3 +196,17 @@ def test_a_flag_that_means_nothing_is_named(tmp_path, flag):
     done = opfuse("tune", flag, "--", sys.executable, "-c", "print(1)", cwd=tmp_path)
     assert done.returncode == 2 and done.stdout == b""
     assert flag.split("=")[0].encode() in done.stderr
+
+
+def test_doctor_finds_a_python_in_which_all_is_well(tmp_path):
+    done = opfuse("doctor", "--python", sys.executable, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert b"self-check   passed" in done.stdout
+
+
+def test_doctor_says_what_to_do_about_a_python_without_torch(tmp_path):
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    done = opfuse("doctor", "--python", "./python", cwd=tmp_path)
+    assert done.returncode == 1
+    assert b"cannot be imported" in done.stdout and b"make build" in done.stdout
