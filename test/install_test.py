@@ -51,7 +51,7 @@ def test_pip_install_without_isolation_builds_against_the_torch_that_is_there(tm
     done = subprocess.run([str(c) for c in pip], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
-    version = re.search(r"VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
+    version = re.search(r"opfuse VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
     assert version in output(tmp_path / "venv/bin/opfuse", "--version")
     assert (site / "opfuse/_shim/sitecustomize.py").is_file()
     load = "import torch, ctypes, sys; ctypes.CDLL(sys.argv[1]).opfuse_call"
