@@ -355,6 +355,7 @@ def ddp():
         optimizer.step()
         if rank == 0:
             show(loss)
+    dist.barrier()  # the rank that holds the store must not leave first
     dist.destroy_process_group()
     return model
 
