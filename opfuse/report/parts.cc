@@ -100,6 +100,7 @@ void read_step_verdict(const Fields& from, StepVerdict* to) {
   from.read("cut_points", &to->cut_points);
   from.read("fp64_floors", &to->fp64_floors);
   from.read("run_floors", &to->run_floors);
+  from.read("floor_replays", &to->floor_replays);
   from.read("worst_tensor", &to->worst_tensor);
   from.read("gradient_error_old", &to->gradient_error_old);
   from.read("gradient_error_new", &to->gradient_error_new);
@@ -115,6 +116,7 @@ Json json_of(const StepVerdict& step) {
           {"cut_points", step.cut_points},
           {"fp64_floors", step.fp64_floors},
           {"run_floors", step.run_floors},
+          {"floor_replays", step.floor_replays},
           {"worst_tensor", step.worst_tensor},
           {"gradient_error_old", step.gradient_error_old},
           {"gradient_error_new", step.gradient_error_new},

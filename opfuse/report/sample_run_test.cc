@@ -172,6 +172,7 @@ Json whole_step() {
           {"cut_points", Json::array()},
           {"fp64_floors", 1.6},
           {"run_floors", 2.1},
+          {"floor_replays", 1},
           {"worst_tensor", "grad of _blocks.3._bn1.weight"},
           {"gradient_error_old", 3.3e-5},
           {"gradient_error_new", 3.1e-5},

@@ -357,8 +357,8 @@ Result<Json> Session::prove(const Json& request) {
     }
     SiteProofOptions options;
     options.limits = limits;
-    std::vector<verify::SiteVerdict> verdicts =
-        prove_sites(*step->record, analysis->graph, calls, options);
+    SiteProofs proofs = prove_sites(*step->record, analysis->graph, calls, options);
+    std::vector<verify::SiteVerdict>& verdicts = proofs.verdicts;
     for (size_t i = 0; i < verdicts.size(); ++i) {
       verdicts[i].site = plan_.replacements[i].site;  // numbered as in the plan
       sites.push_back(site_verdict_json(verdicts[i]));
@@ -374,8 +374,8 @@ Result<Json> Session::prove(const Json& request) {
     verify::StepProofOptions step_options;
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
     step_options.seconds = get_or<double>(request, "seconds", 1e9) - spent.count();
-    step_verdict =
-        step_verdict_json(verify::prove_step(*evaluator, analysis->graph, rewritten, step_options));
+    step_verdict = step_verdict_json(verify::prove_step(*evaluator, analysis->graph, rewritten,
+                                                        step_options, std::move(proofs.exact)));
     return ok_status();
   }));
   return Json{{"sites", sites}, {"step", step_verdict}, {"seconds", log_.seconds.back().second}};

@@ -255,6 +255,7 @@ Json step_verdict_json(const verify::StepVerdict& v) {
           {"cut_points", v.cut_points},
           {"fp64_floors", v.fp64_floors},
           {"run_floors", v.run_floors},
+          {"floor_replays", v.floor_replays},
           {"worst_tensor", v.worst_tensor},
           {"gradient_error_old", v.gradient_error_old},
           {"gradient_error_new", v.gradient_error_new},

@@ -1,8 +1,9 @@
 #include "opfuse/torch/site_proof.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/as_strided.h>
-#include <ATen/ops/ones_like.h>
+#include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -11,10 +12,12 @@
 
 #include "opfuse/torch/replay_allocator.h"
 #include "opfuse/torch/replay_run.h"
+#include "opfuse/torch/replay_values.h"
 #include "opfuse/torch/site_proof_backward.h"
 #include "opfuse/torch/site_proof_chain.h"
 #include "opfuse/torch/site_proof_inputs.h"
 #include "opfuse/verify/metrics.h"
+#include "opfuse/verify/step_verdict.h"
 
 namespace opfuse::torch_bridge {
 namespace {
@@ -302,12 +305,21 @@ class SiteProver {
       return;
     }
     for (at::Tensor& t : all) t = at::as_strided(t, {t.numel()}, {1}, t.storage_offset());
-    for (int64_t begin = 0; begin < x.numel(); begin += kPiece) {
-      std::vector<at::Tensor> piece;
-      const int64_t n = std::min(kPiece, x.numel() - begin);
-      for (const at::Tensor& t : all)
-        piece.push_back(at::as_strided(t, {n}, {1}, t.storage_offset() + begin));
-      compare_piece(chain, piece, begin, out);
+    std::vector<Compared> pieces((x.numel() + kPiece - 1) / kPiece);
+    at::parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t first, int64_t last) {
+      at::DisableRecordFunctionGuard no_recording;
+      Plain plain;
+      for (int64_t i = first; i < last; ++i) {
+        const int64_t begin = i * kPiece, n = std::min(kPiece, x.numel() - begin);
+        std::vector<at::Tensor> piece;
+        for (const at::Tensor& t : all)
+          piece.push_back(at::as_strided(t, {n}, {1}, t.storage_offset() + begin));
+        compare_piece(chain, piece, begin, &pieces[i]);
+      }
+    });
+    for (const Compared& piece : pieces) {
+      merge(piece.y, &out->y);
+      merge(piece.dx, &out->dx);
     }
   }
 
@@ -469,9 +481,8 @@ class SiteProver {
 
 }  // namespace
 
-std::vector<verify::SiteVerdict> prove_sites(const Record& record, const Graph& graph,
-                                             std::span<const SiteCalls> sites,
-                                             const SiteProofOptions& options) {
+SiteProofs prove_sites(const Record& record, const Graph& graph, std::span<const SiteCalls> sites,
+                       const SiteProofOptions& options) {
   std::vector<SiteProver> provers;
   provers.reserve(sites.size());  // watches refer to them
   ReplayWatches watches;
@@ -481,28 +492,30 @@ std::vector<verify::SiteVerdict> prove_sites(const Record& record, const Graph& 
   }
   for (SiteProver& prover : provers)
     if (!prover.refused()) prover.watch(&watches);
+  SiteProofs proofs;
   if (!watches.empty()) {
-    verify::ReplayOptions replay;
-    replay.recorded_random = false;
-    const auto run = run_replay(record, graph, replay, options.limits, watches);
-    if (!run.ok())
+    auto run =
+        run_replay(record, graph, verify::exact_replay_options(graph), options.limits, watches);
+    if (run.ok()) {
+      proofs.exact = std::move(run.value());
+    } else {
       for (SiteProver& prover : provers) prover.refuse(run.error().message);
+    }
   }
-  std::vector<verify::SiteVerdict> verdicts;
   for (SiteProver& prover : provers) {
     if (options.generated) {
       at::DisableRecordFunctionGuard no_recording;
       prover.check_generated();
     }
-    verdicts.push_back(prover.finish());
+    proofs.verdicts.push_back(prover.finish());
   }
   trim_replay_memory();
-  return verdicts;
+  return proofs;
 }
 
 verify::SiteVerdict prove_site(const Record& record, const Graph& graph, const SiteCalls& site,
                                const SiteProofOptions& options) {
-  return prove_sites(record, graph, {&site, 1}, options)[0];
+  return prove_sites(record, graph, {&site, 1}, options).verdicts[0];
 }
 
 }  // namespace opfuse::torch_bridge

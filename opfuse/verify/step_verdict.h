@@ -4,6 +4,7 @@
 // moved by 1 ulp), then in the run's dtype. Works on any Evaluator. Values are named by the
 // original graph; a rewritten graph keeps the ValueIds of what it did not touch.
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,16 +27,23 @@ struct StepOutput {
 // every external storage that the step writes; without a backward pass, the step's last results.
 std::vector<StepOutput> step_outputs(const graph::Graph& graph);
 
+// A floor only grows with the replays that make it, so the step is judged after each and accepted
+// by the first that suffices: further replays could not change that verdict. Leaving some out
+// errs towards refusal.
 struct StepProofOptions {
   double accept_floors = 8;  // 16 for a change of layout
   int fp64_floor_replays = 3;
   int run_floor_replays = 3;
-  // Further floor replays are left out when the proof has taken this long; at least one of each
-  // kind is always made. Fewer replays make a lower floor, so this errs towards refusal.
-  double seconds = 1e9;
+  double seconds = 1e9;  // no further floor replays when the proof has taken this long
 };
 
+// The options of the first replay: exact, every hash checked, the values to compare kept.
+ReplayOptions exact_replay_options(const graph::Graph& original);
+
+// `exact` is the evaluation of the original with exact_replay_options where the caller has it
+// already; without it the proof makes its own.
 StepVerdict prove_step(Evaluator& evaluator, const graph::Graph& original,
-                       const graph::Graph& rewritten, const StepProofOptions& options = {});
+                       const graph::Graph& rewritten, const StepProofOptions& options = {},
+                       std::unique_ptr<Evaluation> exact = nullptr);
 
 }  // namespace opfuse::verify

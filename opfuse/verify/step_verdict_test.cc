@@ -112,7 +112,8 @@ TEST(StepVerdict, AcceptsTheFusedStep) {
   EXPECT_TRUE(verdict.accepted) << verdict.reason;
   EXPECT_TRUE(verdict.replayed_exactly);
   EXPECT_LT(verdict.fp64_floors, 2);
-  EXPECT_EQ(evaluator.replays, 1 + 2 + 3 + 1 + 3);
+  EXPECT_EQ(evaluator.replays, 1 + 2 + 1 + 1);
+  EXPECT_EQ(verdict.floor_replays, 1);
 }
 
 TEST(StepVerdict, RefusesAnotherFunctionInFp64AndNamesTheTensor) {
@@ -123,6 +124,7 @@ TEST(StepVerdict, RefusesAnotherFunctionInFp64AndNamesTheTensor) {
   EXPECT_GT(verdict.fp64_floors, 1e6);
   EXPECT_THAT(verdict.reason, HasSubstr("param:w"));
   EXPECT_THAT(verdict.reason, HasSubstr("not the same function"));
+  EXPECT_EQ(evaluator.replays, 1 + 2 + 3);
 }
 
 TEST(StepVerdict, RefusesATargetThatRoundsManyTimesMore) {
@@ -132,6 +134,7 @@ TEST(StepVerdict, RefusesATargetThatRoundsManyTimesMore) {
   EXPECT_FALSE(verdict.accepted);
   EXPECT_LT(verdict.fp64_floors, 2);
   EXPECT_THAT(verdict.reason, HasSubstr("run's own dtype"));
+  EXPECT_EQ(evaluator.replays, 1 + 2 + 1 + 1 + 3);
 }
 
 TEST(StepVerdict, ClaimsNothingOfAStepThatDoesNotReplay) {
@@ -146,9 +149,23 @@ TEST(StepVerdict, ClaimsNothingOfAStepThatDoesNotReplay) {
 
 TEST(StepVerdict, OutOfTimeItMakesOneFloorOfEachKind) {
   ReferenceEvaluator evaluator;
+  evaluator.rounding = 400;
   const StepVerdict verdict = prove_step(evaluator, parse(kChain), parse(kFused), {.seconds = 0});
-  EXPECT_TRUE(verdict.accepted) << verdict.reason;
+  EXPECT_FALSE(verdict.accepted);
   EXPECT_EQ(evaluator.replays, 1 + 2 + 1 + 1 + 1);
+}
+
+TEST(StepVerdict, TakesAnExactReplayThatIsThere) {
+  ReferenceEvaluator evaluator;
+  const graph::Graph chain = parse(kChain);
+  auto exact = evaluator.replay(chain, exact_replay_options(chain));
+  ASSERT_TRUE(exact.ok());
+  EXPECT_TRUE(prove_step(evaluator, chain, parse(kFused), {}, std::move(exact.value())).accepted);
+  EXPECT_EQ(evaluator.replays, 1 + 2 + 1 + 1);
+  evaluator.wrong = 1;
+  exact = evaluator.replay(chain, exact_replay_options(chain));
+  EXPECT_FALSE(
+      prove_step(evaluator, chain, parse(kFused), {}, std::move(exact.value())).replayed_exactly);
 }
 
 TEST(StepVerdict, RefusesARewritingThatLosesAResult) {
@@ -159,7 +176,7 @@ TEST(StepVerdict, RefusesARewritingThatLosesAResult) {
 }
 
 TEST(StepOutputs, AreTheLossTheGradientsAndTheState) {
-  const Graph graph = parse(R"(
+  Graph graph = parse(R"(
 %w: f32[1] "param:w"
 %l: f32[1] = aten.neg(%w)
 %o: f32[1] = aten.ones_like(%l)
@@ -175,8 +192,11 @@ backward "torch::autograd::AccumulateGrad" #1 {
   ASSERT_EQ(outputs.size(), 3u);
   EXPECT_EQ(outputs[0].kind, OutputKind::kLoss);
   EXPECT_EQ(outputs[1].kind, OutputKind::kGradient);
+  EXPECT_EQ(outputs[1].name, "gradient 1");
   EXPECT_EQ(outputs[2].kind, OutputKind::kState);
   EXPECT_EQ(outputs[2].name, "param:w");
+  graph.storages[graph.values[outputs[1].value].storage].label = "grad:w";
+  EXPECT_EQ(step_outputs(graph)[1].name, "grad of w");
 }
 
 }  // namespace

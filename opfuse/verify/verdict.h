@@ -38,6 +38,7 @@ struct StepVerdict {
   std::vector<std::string> cut_points;  // nothing is claimed across these
   double fp64_floors = 0;               // max over tensors: |rewritten - original| / floor, in fp64
   double run_floors = 0;                // the same in the run's dtype
+  int floor_replays = 0;                // replays with moved externals that made the floors
   std::string worst_tensor;
   double gradient_error_old = 0, gradient_error_new = 0;  // total, to fp64
   bool accepted = false;
