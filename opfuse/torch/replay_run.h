@@ -49,7 +49,4 @@ Result<std::unique_ptr<ReplayEvaluation>> run_replay(const Record& record,
 // The view of values that verify/ works on; the tensor must be contiguous and outlive it.
 TensorView view_of(const at::Tensor& contiguous);
 
-// Storages that some node of the graph writes.
-std::vector<bool> written_storages(const graph::Graph& graph);
-
 }  // namespace opfuse::torch_bridge
