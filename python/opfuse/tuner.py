@@ -16,14 +16,13 @@ from typing import Any
 from opfuse import distributed, fault, native, record, wording
 from opfuse.boundary import Boundaries, StepSample
 from opfuse.costs import Costs
+from opfuse.measurement import Measurement
 from opfuse.state import State
 from opfuse.switch import Switch, SwitchRefused, resolve
 
 Steps = Generator[str, StepSample, Any]
 
 _ATTEMPTS = 3
-_SEED = 1
-_BUSY_BOUNDARIES = 16
 _PROOF_IN_STEPS = 14
 _PROOF_AT_LEAST_S = 2.0
 
@@ -58,8 +57,7 @@ class Tuner:
         self._facts: list[dict[str, Any]] = []
         self._failed: dict[int, dict[str, Any]] = {}  # sites that left the plan, with the reason
         self.costs = Costs(state.data["steps"])
-        self._measuring = False
-        self._busy = 0
+        self._measurement: Measurement | None = None
 
     # What the agent calls
 
@@ -92,8 +90,8 @@ class Tuner:
 
     def interrupted(self) -> None:
         """The script ended first: what is known so far is the result."""
-        if self._measuring:
-            self._take_ab()
+        if self._measurement is not None:
+            self._measurement.close()
         self.state.result["costs"] = self.costs.summary()
         step = self.boundaries.step
         reason = f"the script ended after {step} steps, before a decision"
@@ -374,75 +372,21 @@ class Tuner:
         return verdicts[0]
 
     def _measure(self) -> Steps:
-        """Old and new in random order until the session has decided."""
+        """Old and new in random order until the session has decided; the better one stays."""
+        self._measurement = Measurement(
+            self.config, self.session, self.state, self.boundaries, self.switch, self.ranks
+        )
         with self.costs.stage("measure"):
-            self.session.call("ab_open", seed=_SEED)
-        self._measuring = self.boundaries.measuring = True
-        begin = self.boundaries.step
-        while True:
-            coming = self.session.call("ab_next")
-            done = coming["phase"] == "done"
-            if self._decided(done, coming["outcome"]):
-                break
-            replaced = self._side(coming, self.boundaries.step - begin)
-            usable = self._try_switch(replaced)
-            sample: StepSample = yield ("new" if self.switch.on else "old")
-            fault.reach("measure")
-            if not usable:
-                self.session.call("ab_discard")
-            elif not done:
-                self._add(sample, replaced)
-                self._show_progress()
-        self._take_ab()
-        outcome = self.state.result["ab"]["outcome"]
+            self._measurement.open()
+        try:
+            yield from self._measurement.run()
+        except SwitchRefused as refused:
+            self._measurement.close()
+            raise Done("undecided", str(refused)) from None
+        outcome = self._measurement.close()
         with self.costs.stage("switch"):
             self.switch.set(outcome == "tuned")
         raise Done(outcome, wording.ratio(self.state.result["ab"]))
-
-    def _try_switch(self, replaced: bool) -> bool:
-        """False when the code runs just now, in another thread: then this step does not count."""
-        try:
-            self.switch.set(replaced)
-        except SwitchRefused as refused:
-            self._busy += 1
-            if self._busy > _BUSY_BOUNDARIES:
-                raise Done("undecided", str(refused)) from None
-            return False
-        return True
-
-    def _add(self, sample: StepSample, replaced: bool) -> None:
-        if sample.forwards == 0 and self.boundaries.kind == "root":
-            self.session.call("ab_discard")
-            return
-        self.session.call(
-            "ab_add",
-            replaced=replaced,
-            wall=sample.wall_s,
-            cpu=sample.cpu_s,
-            data=sample.data_s,
-            signature=sample.signature,
-            step=sample.step,
-        )
-
-    def _show_progress(self) -> None:
-        coming = self.session.call("ab_state")
-        self.state.result["ab"] = coming
-        done, total = coming.get("counted_steps", 0), self.config.get("budget_steps", 64)
-        self.state.progress(
-            {
-                "done": done,
-                "total": total,
-                "ratio": (coming.get("choosing") or {}).get("ratio"),
-                "text": f"measuring: {done} of at most {total} steps",
-            }
-        )
-
-    def _take_ab(self) -> None:
-        self._measuring = self.boundaries.measuring = False
-        ab = self.session.call("ab_state")
-        if self.ranks is not None and self.ranks.value("end"):
-            ab["outcome"] = self.ranks.value("end")
-        self.state.result["ab"] = ab
 
     # The ranks
 
@@ -458,22 +402,6 @@ class Tuner:
         self.ranks.announce(meeting, value)
         while not self.ranks.due(meeting, self.boundaries.step):
             yield "plain"
-
-    def _side(self, coming: dict[str, Any], position: int) -> bool:
-        """Which side runs. All ranks must agree, so there it follows from the step alone."""
-        if self.ranks is None:
-            return bool(coming["replaced"])
-        pair, second = divmod(position, 2)
-        first = (pair * 2654435761 + _SEED) >> 7 & 1
-        return bool(first ^ second)
-
-    def _decided(self, done: bool, outcome: str) -> bool:
-        """Is it over before the coming step? With ranks, rank 0 says so, for all at one step."""
-        if self.ranks is None:
-            return done
-        if self.ranks.rank == 0 and done and not self.ranks.value("end"):
-            self.ranks.propose("end", outcome, self.boundaries.step)
-        return self.ranks.due("end", self.boundaries.step)
 
     # The end
 

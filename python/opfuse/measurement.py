@@ -1,0 +1,129 @@
+"""The alternating measurement: which side each step runs, and what its sample is worth.
+
+The statistics are the session's (opfuse/verify/statistics.h); here is what needs the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from opfuse import distributed, fault
+from opfuse.boundary import Boundaries, StepSample
+from opfuse.state import State
+from opfuse.switch import Switch, SwitchRefused
+
+_SEED = 1
+_BUSY_BOUNDARIES = 16
+
+
+class Measurement:
+    """Old and new steps in random order until the session has decided.
+
+    Example: `m.open(); yield from m.run(); outcome = m.close()`
+    """
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        session: Any,
+        state: State,
+        boundaries: Boundaries,
+        switch: Switch,
+        ranks: distributed.Ranks | None,
+    ) -> None:
+        self.config = config
+        self.session = session
+        self.state = state
+        self.boundaries = boundaries
+        self.switch = switch
+        self.ranks = ranks
+        self._open = False
+        self._busy = 0
+
+    def open(self) -> None:
+        self.session.call("ab_open", seed=_SEED)
+        self._open = self.boundaries.measuring = True
+
+    def run(self) -> Generator[str, StepSample, None]:
+        """Yields the coming step's side; ends when it is decided. Raises SwitchRefused when the
+        code to switch was running at too many boundaries."""
+        begin = self.boundaries.step
+        while True:
+            coming = self.session.call("ab_next")
+            done = coming["phase"] == "done"
+            if self._decided(done, coming["outcome"]):
+                return
+            replaced = self._side(coming, self.boundaries.step - begin)
+            usable = self._try_switch(replaced)
+            sample: StepSample = yield ("new" if self.switch.on else "old")
+            fault.reach("measure")
+            if not usable:
+                self.session.call("ab_discard")
+            elif not done:
+                self._add(sample, replaced)
+                self._show_progress()
+
+    def close(self) -> str:
+        """Keeps what is known for the report; gives the outcome. May be called at any time."""
+        if self._open:
+            self._open = self.boundaries.measuring = False
+            ab = self.session.call("ab_state")
+            if self.ranks is not None and self.ranks.value("end"):
+                ab["outcome"] = self.ranks.value("end")
+            self.state.result["ab"] = ab
+        return str(self.state.result["ab"]["outcome"])
+
+    def _try_switch(self, replaced: bool) -> bool:
+        """False when the code runs just now, in another thread: then this step does not count."""
+        try:
+            self.switch.set(replaced)
+        except SwitchRefused:
+            self._busy += 1
+            if self._busy > _BUSY_BOUNDARIES:
+                raise
+            return False
+        return True
+
+    def _add(self, sample: StepSample, replaced: bool) -> None:
+        if sample.forwards == 0 and self.boundaries.kind == "root":
+            self.session.call("ab_discard")
+            return
+        self.session.call(
+            "ab_add",
+            replaced=replaced,
+            wall=sample.wall_s,
+            cpu=sample.cpu_s,
+            data=sample.data_s,
+            signature=sample.signature,
+            step=sample.step,
+        )
+
+    def _show_progress(self) -> None:
+        coming = self.session.call("ab_state")
+        self.state.result["ab"] = coming
+        done, total = coming.get("counted_steps", 0), self.config.get("budget_steps", 64)
+        self.state.progress(
+            {
+                "done": done,
+                "total": total,
+                "ratio": (coming.get("choosing") or {}).get("ratio"),
+                "text": f"measuring: {done} of at most {total} steps",
+            }
+        )
+
+    def _side(self, coming: dict[str, Any], position: int) -> bool:
+        """Which side runs. All ranks must agree, so there it follows from the step alone."""
+        if self.ranks is None:
+            return bool(coming["replaced"])
+        pair, second = divmod(position, 2)
+        first = (pair * 2654435761 + _SEED) >> 7 & 1
+        return bool(first ^ second)
+
+    def _decided(self, done: bool, outcome: str) -> bool:
+        """Is it over before the coming step? With ranks, rank 0 says so, for all at one step."""
+        if self.ranks is None:
+            return done
+        if self.ranks.rank == 0 and done and not self.ranks.value("end"):
+            self.ranks.propose("end", outcome, self.boundaries.step)
+        return self.ranks.due("end", self.boundaries.step)
