@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, SCRIPTS
+from conftest import ROOT, SCRIPTS, Runner
 
 OPFUSE = os.environ.get("OPFUSE_BIN", "")
 MEASURED = ("tuned", "not_faster", "undecided")
@@ -402,15 +402,25 @@ def test_an_allocation_failure_inside_the_library_is_survived(method, runner, li
     assert (run.report["module_hooks"], run.report["optimizer_hooks"]) == (0, 0)
 
 
+@pytest.fixture(scope="module")
+def bare_losses(tmp_path_factory) -> list[str]:
+    """Every bit of the losses of the plain habit without us."""
+    runner = Runner(tmp_path_factory.mktemp("bare"))
+    return runner.habit("plain", 40, env={"OPFUSE_DISABLE": "1"}).losses
+
+
+@pytest.mark.parametrize("kind", ["raise", "alloc"])
 @pytest.mark.parametrize("stage", ["record_stop", "find", "plan", "prove", "validate", "report"])
-def test_a_failure_of_ours_leaves_the_run_unharmed(stage, runner, library):
+def test_a_failure_of_ours_leaves_the_run_unharmed(stage, kind, runner, library, bare_losses):
     config = {"library": library, "budget_steps": 24, "headline_pairs": 6}
-    run = runner.habit("plain", 40, config=config, env={"OPFUSE_FAULT": f"{stage}:raise"})
+    run = runner.habit("plain", 40, config=config, env={"OPFUSE_FAULT": f"{stage}:{kind}"})
     assert (run.returncode, run.stderr) == (0, "") and len(run.losses) == 40
     assert run.state["outcome"] == "failed"
     assert f"injected at {stage}" in run.state["reason"]
     assert run.report["original"] and run.report["globals"] == []
     assert (run.report["module_hooks"], run.report["optimizer_hooks"]) == (0, 0)
+    if stage not in ("validate", "report"):  # back before the first new step
+        assert run.losses == bare_losses
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
@@ -477,6 +487,13 @@ def test_a_folder_that_takes_no_files_is_replaced_or_named(program, plain_output
     assert "the report cannot be written to" in done.stderr
     (folder,) = (program.folder / "opfuse-report").glob("main-*")
     assert (folder / "report.html").exists()
+
+
+def test_an_output_folder_that_cannot_be_made_is_named_before_anything_runs(program, project):
+    words = [OPFUSE, "tune", "-o", "/proc/opfuse-report", "--", sys.executable, "main.py", "3"]
+    done = subprocess.run(words, cwd=project, env=program.env, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stdout == ""
+    assert "-o /proc/opfuse-report" in done.stderr
 
 
 def test_nothing_is_kept_after_the_decision(runner, library):
