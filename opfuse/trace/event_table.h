@@ -7,10 +7,10 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "opfuse/base/dtype.h"
@@ -20,16 +20,38 @@ namespace opfuse::trace {
 using StringId = uint32_t;  // index into StringPool; 0 is the empty string
 constexpr int32_t kNone = -1;
 
+// Each text once. Views from get() stay valid while the pool lives.
 class StringPool {
  public:
   StringPool();
+  StringPool(const StringPool& other);
+  StringPool& operator=(const StringPool& other);
+  StringPool(StringPool&&) noexcept = default;
+  StringPool& operator=(StringPool&&) noexcept = default;
+
   StringId intern(std::string_view text);
+  // The id of a text that is there already.
+  bool find(std::string_view text, StringId* id) const;
   std::string_view get(StringId id) const { return texts_[id]; }
   size_t size() const { return texts_.size(); }
+  size_t bytes() const;  // memory held
 
  private:
-  std::vector<std::string> texts_;
-  std::unordered_map<std::string, StringId> ids_;
+  // The tag is a part of the hash: most slots are told apart without a look at their text.
+  struct Slot {
+    uint32_t tag = 0;
+    StringId id = ~StringId{0};  // none
+  };
+
+  static uint64_t hash_of(std::string_view text);
+  size_t slot_of(std::string_view text, uint64_t hash) const;
+  std::string_view keep(std::string_view text);
+  void grow();
+
+  std::vector<std::string_view> texts_;  // into blocks_
+  std::vector<Slot> slots_;              // open addressing
+  std::vector<std::unique_ptr<char[]>> blocks_;
+  size_t block_used_ = 0, block_size_ = 0, block_bytes_ = 0;
 };
 
 enum class EventKind : uint8_t {

@@ -1,0 +1,266 @@
+#include "opfuse/trace/chrome_parallel.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <thread>
+
+namespace opfuse::trace {
+namespace {
+
+constexpr size_t kPiece = 4 << 20;
+
+// A piece of text and what was read from it.
+struct Piece {
+  std::string text;
+  int64_t offset = 0;
+  JsonWalker::Place place = JsonWalker::Place::kEvents;
+  bool last = false;
+  TraceFile part;
+  bool between_events = false;
+  bool taken = false, done = false;
+};
+
+// A text that another owner keeps.
+class ViewSource : public ByteSource {
+ public:
+  explicit ViewSource(std::string_view text) : text_(text) {}
+  size_t read(char* out, size_t size) override {
+    size = std::min(size, text_.size());
+    std::copy_n(text_.data(), size, out);
+    text_.remove_prefix(size);
+    return size;
+  }
+
+ private:
+  std::string_view text_;
+};
+
+// The pieces that are left, then the rest of the source.
+class RestSource : public ByteSource {
+ public:
+  RestSource(std::deque<std::unique_ptr<Piece>>* pieces, std::string tail, ByteSource* rest)
+      : pieces_(*pieces), tail_(std::move(tail)), rest_(rest) {}
+  size_t read(char* out, size_t size) override {
+    while (!pieces_.empty()) {
+      const size_t got = take(pieces_.front()->text, out, size);
+      if (got > 0) return got;
+      pieces_.pop_front();
+      used_ = 0;
+    }
+    if (const size_t got = take(tail_, out, size); got > 0) return got;
+    return rest_->read(out, size);
+  }
+
+ private:
+  size_t take(const std::string& text, char* out, size_t size) {
+    size = std::min(size, text.size() - used_);
+    std::copy_n(text.data() + used_, size, out);
+    used_ += size;
+    return size;
+  }
+
+  std::deque<std::unique_ptr<Piece>>& pieces_;
+  std::string tail_;
+  size_t used_ = 0;
+  ByteSource* rest_;
+};
+
+// The text before which a new event begins, as the first event shows it: its line's indentation and
+// brace, or, in a file without lines, the two bytes before it and its first member's name.
+std::string boundary_of(std::string_view text) {
+  size_t array = text.find_first_not_of(" \t\r\n");
+  if (array == text.npos) return {};
+  if (text[array] != '[') {
+    const size_t key = text.find("\"traceEvents\"");
+    array = key == text.npos ? key : text.find('[', key);
+  }
+  const size_t brace = array == text.npos ? array : text.find('{', array);
+  if (brace == text.npos) return {};
+  const size_t line = text.rfind('\n', brace);
+  if (line != text.npos && line > array) return std::string(text.substr(line, brace + 1 - line));
+  const size_t end = text.find("},", brace);
+  const size_t next = end == text.npos ? end : text.find('{', end);
+  const size_t key_end = next == text.npos ? next : text.find(':', next);
+  if (key_end == text.npos || key_end - next > 20) return {};
+  return std::string(text.substr(next - 1, key_end + 2 - next));
+}
+
+class ParallelReader {
+ public:
+  ParallelReader(ByteSource* source, const ChromeReadOptions& options, TraceFile* file)
+      : source_(source), options_(options), file_(*file) {}
+
+  void run() {
+    for (int i = 1; i < options_.threads; ++i) workers_.emplace_back([this] { work(); });
+    while (!ended_ && !broken_) {
+      if (!add_piece()) break;
+      // The reading thread works too, once there is enough for the others.
+      while (!broken_ && waiting() >= static_cast<size_t>(options_.threads)) {
+        if (Piece* piece = take()) parse(piece);
+        join_ready(false);
+      }
+      join_ready(false);
+    }
+    while (!broken_ && !pieces_.empty()) {
+      if (Piece* piece = take()) parse(piece);
+      join_ready(true);
+    }
+    stop();
+    if (broken_) read_rest();
+    file_.losses.merge(source_->losses());
+  }
+
+ private:
+  // Reads on until there is a cut. False at the end or where no cut is found.
+  bool add_piece() {
+    std::string text = std::move(tail_);
+    tail_.clear();
+    const size_t have = text.size();
+    text.resize(std::max(kPiece, have * 2));
+    text.resize(have + read_fully(source_, text.data() + have, text.size() - have));
+    ended_ = text.size() < std::max(kPiece, have * 2);
+    if (first_) {
+      boundary_ = boundary_of(text);
+      const size_t begin = text.find_first_not_of(" \t\r\n");
+      bare_ = begin != text.npos && text[begin] == '[';
+    }
+    size_t cut = text.size();
+    if (!ended_) {
+      cut = boundary_.empty() ? text.npos : text.rfind(boundary_);
+      if (cut == text.npos || cut == 0) {
+        broken_ = true;
+        tail_ = std::move(text);
+        return false;
+      }
+      ++cut;  // behind the newline or comma
+      tail_ = text.substr(cut);
+      text.resize(cut);
+    }
+    auto piece = std::make_unique<Piece>();
+    piece->offset = offset_;
+    piece->place = first_ ? JsonWalker::Place::kStart : JsonWalker::Place::kEvents;
+    piece->last = ended_;
+    offset_ += static_cast<int64_t>(text.size());
+    piece->text = std::move(text);
+    first_ = false;
+    {
+      std::lock_guard lock(mutex_);
+      pieces_.push_back(std::move(piece));
+    }
+    changed_.notify_one();
+    return true;
+  }
+
+  void parse(Piece* piece) {
+    ViewSource text(piece->text);
+    JsonWalker walker(&text, piece->offset, &piece->part.losses, &piece->part.header,
+                      chrome_events_of(&piece->part));
+    walker.run(piece->place, bare_, piece->last);
+    piece->part.bytes = static_cast<int64_t>(piece->text.size());
+    std::lock_guard lock(mutex_);
+    piece->between_events = walker.between_events();
+    piece->done = true;
+    changed_.notify_all();
+  }
+
+  size_t waiting() {
+    std::lock_guard lock(mutex_);
+    return static_cast<size_t>(
+        std::ranges::count_if(pieces_, [](const auto& piece) { return !piece->done; }));
+  }
+
+  Piece* take() {
+    std::lock_guard lock(mutex_);
+    for (const auto& piece : pieces_)
+      if (!piece->taken) {
+        piece->taken = true;
+        return piece.get();
+      }
+    return nullptr;
+  }
+
+  void work() {
+    while (true) {
+      Piece* piece = nullptr;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] {
+          return stop_ || std::ranges::any_of(pieces_, [](const auto& p) { return !p->taken; });
+        });
+        if (stop_) return;
+        for (const auto& p : pieces_)
+          if (!p->taken) {
+            piece = p.get();
+            break;
+          }
+        if (piece == nullptr) continue;
+        piece->taken = true;
+      }
+      parse(piece);
+    }
+  }
+
+  // Joins what is done, in order. `wait`: for the first piece, at least.
+  void join_ready(bool wait) {
+    while (!pieces_.empty()) {
+      Piece* piece = pieces_.front().get();
+      {
+        std::unique_lock lock(mutex_);
+        if (wait && piece->taken) changed_.wait(lock, [&] { return piece->done; });
+        if (!piece->done) return;
+      }
+      if (!piece->last && !piece->between_events) {
+        broken_ = true;
+        return;
+      }
+      append(&file_, &piece->part);
+      if (joined_++ == 0)
+        reserve_columns(&file_, static_cast<int64_t>(piece->text.size()), options_.expected_bytes);
+      std::lock_guard lock(mutex_);
+      pieces_.pop_front();
+    }
+  }
+
+  void stop() {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& worker : workers_) worker.join();
+    workers_.clear();
+  }
+
+  void read_rest() {
+    const int64_t offset = pieces_.empty() ? offset_ : pieces_.front()->offset;
+    const bool at_start = pieces_.empty() ? first_ : pieces_.front()->offset == 0;
+    RestSource rest(&pieces_, std::move(tail_), source_);
+    JsonWalker walker(&rest, offset, &file_.losses, &file_.header, chrome_events_of(&file_));
+    walker.run(at_start ? JsonWalker::Place::kStart : JsonWalker::Place::kEvents, bare_, true);
+    file_.bytes += walker.done_offset() - offset;
+  }
+
+  ByteSource* source_;
+  const ChromeReadOptions& options_;
+  TraceFile& file_;
+  std::string boundary_, tail_;
+  int64_t offset_ = 0, joined_ = 0;
+  bool first_ = true, bare_ = false, ended_ = false, broken_ = false;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::unique_ptr<Piece>> pieces_;
+  std::vector<std::thread> workers_;
+  bool stop_ = false;
+};
+
+}  // namespace
+
+void read_chrome_parallel(ByteSource* source, const ChromeReadOptions& options, TraceFile* file) {
+  ParallelReader(source, options, file).run();
+}
+
+}  // namespace opfuse::trace

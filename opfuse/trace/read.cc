@@ -1,0 +1,97 @@
+#include "opfuse/trace/read.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "opfuse/trace/chrome_reader.h"
+
+namespace opfuse::trace {
+namespace {
+
+int64_t file_size(const std::string& path) {
+  struct stat info{};
+  if (path == "-" || ::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return -1;
+  return info.st_size;
+}
+
+// Traces shrink to about a tenth; a guess too low only costs a second allocation.
+constexpr int64_t kUsualRatio = 10;
+
+class HeadSource : public ByteSource {
+ public:
+  HeadSource(std::string head, std::unique_ptr<ByteSource> rest)
+      : head_(std::move(head)), rest_(std::move(rest)) {}
+  size_t read(char* out, size_t size) override {
+    if (used_ < head_.size()) {
+      size = std::min(size, head_.size() - used_);
+      std::copy_n(head_.data() + used_, size, out);
+      used_ += size;
+      return size;
+    }
+    const size_t got = rest_->read(out, size);
+    if (got == 0) losses_ = rest_->losses();
+    return got;
+  }
+
+ private:
+  std::string head_;
+  size_t used_ = 0;
+  std::unique_ptr<ByteSource> rest_;
+};
+
+Result<TraceFile> read_source(std::unique_ptr<ByteSource> source, const std::string& path,
+                              const ReadOptions& options, int64_t expected) {
+  constexpr size_t kHead = 4096;
+  std::string head(kHead, '\0');
+  head.resize(read_fully(source.get(), head.data(), head.size()));
+  TraceFile file;
+  file.path = path;
+  const size_t first = head.find_first_not_of(" \t\r\n\xEF\xBB\xBF");
+  if (first != head.npos && head[first] != '{' && head[first] != '[')
+    return Error{
+        fmt::format("{}: expected a trace (JSON), found '{}'", path, head.substr(first, 20))};
+  HeadSource whole(std::move(head), std::move(source));
+  file.format = "chrome";
+  read_chrome(&whole, {options.threads, expected}, &file);
+  finish_trace_file(&file);
+  return file;
+}
+
+}  // namespace
+
+Result<TraceFile> read_trace(const std::string& path, const ReadOptions& options) {
+  OPFUSE_TRY(auto source, open_bytes(path, options.threads));
+  int64_t expected = file_size(path);
+  if (path.ends_with(".gz")) expected *= kUsualRatio;
+  return read_source(std::move(source), path, options, expected);
+}
+
+Result<TraceFile> read_trace_text(std::string text, const std::string& name,
+                                  const ReadOptions& options) {
+  const auto size = static_cast<int64_t>(text.size());
+  const bool gzip = text.starts_with("\x1f\x8b");
+  std::unique_ptr<ByteSource> source = bytes_of(std::move(text));
+  if (gzip) source = inflate(std::move(source));
+  return read_source(std::move(source), name, options, size);
+}
+
+int64_t line_of_byte(const std::string& path, int64_t offset) {
+  if (path == "-" || offset < 0) return -1;
+  auto source = open_bytes(path);
+  if (!source.ok()) return -1;
+  std::string block(64 << 10, '\0');
+  int64_t line = 1;
+  while (offset > 0) {
+    const size_t wanted = std::min<size_t>(block.size(), static_cast<size_t>(offset));
+    const size_t got = (*source)->read(block.data(), wanted);
+    if (got == 0) return -1;
+    line += std::count(block.data(), block.data() + got, '\n');
+    offset -= static_cast<int64_t>(got);
+  }
+  return line;
+}
+
+}  // namespace opfuse::trace
