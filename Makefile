@@ -21,8 +21,8 @@ help: ## This list
 setup: ## Say what is missing and install it: Debian packages, .venv, PyTorch
 	@tools/bootstrap.sh
 
-build: setup ## Build the program and libopfuse_torch.so
-	@tools/build.sh $(PRESET) opfuse opfuse_torch
+build: setup ## Build the program, libopfuse_torch.so and libopfuse_ops.so
+	@tools/build.sh $(PRESET) opfuse opfuse_torch opfuse_torch_ops
 
 demo: build ## Tune EfficientNet-B0 training and prove it: a few minutes, quick the second time
 	@if [ -x tools/demo.sh ]; then tools/demo.sh; \
