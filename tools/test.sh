@@ -11,8 +11,9 @@ OMP_NUM_THREADS=1 ctest --preset "$preset" --progress
 
 export OPFUSE_BIN=$PWD/build/$preset/bin/opfuse
 export OPFUSE_LIBRARY=$PWD/build/$preset/lib/libopfuse_torch.so
+export OPFUSE_OPS_LIBRARY=$PWD/build/$preset/lib/libopfuse_ops.so
 export OPFUSE_EFFICIENTNET=$PWD/examples/imagenet/efficientnet_pytorch
-for file in "$OPFUSE_BIN" "$OPFUSE_LIBRARY" "$OPFUSE_EFFICIENTNET/model.py"; do
+for file in "$OPFUSE_BIN" "$OPFUSE_LIBRARY" "$OPFUSE_OPS_LIBRARY" "$OPFUSE_EFFICIENTNET/model.py"; do
   [ -e "$file" ] || { echo "tools/test.sh: expected $file, found none" >&2; exit 1; }
 done
 # Several tests run ranks, signals and a browser against the clock of a machine that others may use: one

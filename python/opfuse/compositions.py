@@ -1,0 +1,48 @@
+"""What each operator of `opfuse.functional` means, in PyTorch's own operators and with the same
+signature: the other side of every test and benchmark.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
+    return F.silu(gate) * up
+
+
+def _raised(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def rms_norm(x, weight=None, eps=1e-6, *, offset=0.0, cast="output"):
+    h = x if cast == "none" else _raised(x)
+    h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
+    if cast == "input":
+        h = h.to(x.dtype)
+    if weight is not None:
+        w = _raised(weight) if cast == "output" else weight
+        h = (offset + w if offset else w) * h
+    return h.to(x.dtype) if cast == "output" else h
+
+
+def add_rms_norm(x, residual, weight=None, eps=1e-6, *, offset=0.0, cast="output"):
+    total = x + residual
+    return rms_norm(total, weight, eps, offset=offset, cast=cast), total
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
+    r = cos.shape[-1]
+    head, rest = x[..., :r], x[..., r:]
+    if interleaved:
+        turned = torch.stack((-head[..., 1::2], head[..., ::2]), dim=-1).flatten(-2)
+    else:
+        turned = torch.cat((-head[..., r // 2 :], head[..., : r // 2]), dim=-1)
+    y = head * cos + turned * sin
+    return torch.cat((y, rest), dim=-1) if r < x.shape[-1] else y
+
+
+def sigmoid_gate(x: Tensor, gate: Tensor, hard: bool = False) -> Tensor:
+    return x * (F.hardsigmoid(gate) if hard else torch.sigmoid(gate))

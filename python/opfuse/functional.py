@@ -1,0 +1,101 @@
+"""Fused operators, as functions. Each is one pass over memory where PyTorch's small operators make
+several, forward and backward, and saves its inputs only.
+
+They are total: where the kernel does not apply (a dtype or device it is not for, broadcasting, a
+tensor subclass, forward-mode derivatives, `torch.func`), the composition in the docstring runs,
+with its results and its errors. Kernels run on CPU in float32, float64, bfloat16 and float16,
+compute in float32 (float64 in float64) and round results once. Inputs and gradients are never
+written. Second derivatives, `torch.compile(fullgraph=True)`, `vmap`, autocast and checkpointing
+work.
+
+`torch.ops.opfuse.NAME` are the same operators without Python around them.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch import ops as _ops
+
+from opfuse import library as _library
+
+_library.load()
+
+_silu_mul = _ops.opfuse.silu_mul.default
+_rms_norm = _ops.opfuse.rms_norm.default
+_add_rms_norm = _ops.opfuse.add_rms_norm.default
+_rope = _ops.opfuse.rope.default
+_sigmoid_gate = _ops.opfuse.sigmoid_gate.default
+
+
+def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
+    """`F.silu(gate) * up`: the gated activation of Llama, Qwen, Mistral (SwiGLU).
+
+    Shapes: any; the kernel wants equal ones. The halves of one tensor, as from `chunk(2, -1)`, are
+    read in place. Class E1. Saves gate and up.
+
+    Example: `silu_mul(torch.randn(4, 8), torch.randn(4, 8))`
+    """
+    return _silu_mul(gate, up)
+
+
+def rms_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    eps: float = 1e-6,
+    *,
+    offset: float = 0.0,
+    cast: str = "output",
+) -> Tensor:
+    """`x * rsqrt(mean(x**2, -1) + eps) * (offset + weight)`, the root over the last dimension.
+
+    x is (..., n), weight (n,). `cast` says where low precision is raised to float32 and rounded:
+    "output": `(norm(x.float()) * (offset + weight.float())).to(x.dtype)`, as F.rms_norm and, with
+    offset=1, Gemma; "input": `(offset + weight) * norm(x.float()).to(x.dtype)`, as Llama, Qwen and
+    T5; "none": no casts. Class E1 for the same `cast`; another one is E2. Saves x and weight.
+    Raises ValueError for another `cast`.
+
+    Example: `rms_norm(torch.randn(4, 8), torch.ones(8), 1e-6, cast="input")`
+    """
+    return _rms_norm(x, weight, eps, offset, cast)
+
+
+def add_rms_norm(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None = None,
+    eps: float = 1e-6,
+    *,
+    offset: float = 0.0,
+    cast: str = "output",
+) -> tuple[Tensor, Tensor]:
+    """`sum = x + residual; y = rms_norm(sum, …)`; returns (y, sum). See `rms_norm`.
+
+    A pre-norm block needs both. Class E1. Saves sum and weight.
+
+    Example: `y, h = add_rms_norm(torch.randn(4, 8), torch.randn(4, 8), torch.ones(8))`
+    """
+    return _add_rms_norm(x, residual, weight, eps, offset, cast)
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
+    """`x * cos + rotate(x) * sin`: rotary position embedding of queries or keys.
+
+    x is (..., d); cos and sin (..., r) with r <= d, broadcast over the leading dimensions; elements
+    beyond r pass through (partial rotary). `rotate` turns halves, `cat(-x2, x1)` (Llama, Qwen), or
+    with interleaved=True neighbours, `(-x1, x0, -x3, x2, …)` (GPT-J). The two are different
+    functions. Class E1. Saves cos and sin.
+
+    Example: `rope(torch.randn(1, 2, 5, 8), torch.ones(5, 8), torch.zeros(5, 8))`
+    """
+    return _rope(x, cos, sin, interleaved)
+
+
+def sigmoid_gate(x: Tensor, gate: Tensor, hard: bool = False) -> Tensor:
+    """`x * torch.sigmoid(gate)`, or with hard=True `x * F.hardsigmoid(gate)`.
+
+    x is (N, C, *), contiguous or channels_last; the kernel wants a gate of (N, C, 1, …): the last
+    step of squeeze-and-excitation. Class E1. Saves x and gate.
+
+    Example: `sigmoid_gate(torch.randn(2, 8, 4, 4), torch.randn(2, 8, 1, 1))`
+    """
+    return _sigmoid_gate(x, gate, hard)

@@ -1,0 +1,71 @@
+"""Finds and loads libopfuse_ops.so, which registers `torch.ops.opfuse.*`."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from functools import cache
+from pathlib import Path
+
+import torch
+
+NAME = "libopfuse_ops.so"
+
+
+def find() -> Path:
+    """The library: OPFUSE_OPS_LIBRARY, beside this file (installed), or the source tree's build."""
+    given = os.environ.get("OPFUSE_OPS_LIBRARY")
+    here = Path(__file__).resolve().parent
+    places = [Path(given)] if given else [here / NAME, here.parents[1] / "build/release/lib" / NAME]
+    for place in places:
+        if place.is_file():
+            return place
+    tried = " or ".join(map(str, places))
+    raise ImportError(f"opfuse: expected {NAME} at {tried}, found none; `make build` builds it")
+
+
+def built_for(path: Path) -> str:
+    """The torch version that the library names, read from the file without loading it."""
+    found = re.search(rb"opfuse_ops built for torch ([0-9][0-9A-Za-z.+]*)", path.read_bytes())
+    if not found:
+        raise ImportError(f"opfuse: {path} is no {NAME}")
+    return found[1].decode()
+
+
+@cache
+def load() -> ctypes.CDLL:
+    """Loads the library once; an ImportError says what does not fit.
+
+    Example: `load().opfuse_ops_isa.restype = ctypes.c_char_p`
+    """
+    path = find()
+    built, running = built_for(path).partition("+")[0], torch.__version__.partition("+")[0]
+    if built.split(".")[:2] != running.split(".")[:2]:
+        raise ImportError(
+            f"opfuse: {path} was built for torch {built}, this is torch {running}; build it again"
+        )
+    torch.ops.load_library(path)
+    library = ctypes.CDLL(str(path))
+    library.opfuse_ops_isa.restype = ctypes.c_char_p
+    library.opfuse_ops_use_isa.restype = ctypes.c_char_p
+    return library
+
+
+def isa() -> str:
+    """The instruction set level that the operators use here: "avx512bf16", "avx2", …
+
+    Example: `opfuse.library.isa()`
+    """
+    return load().opfuse_ops_isa().decode()
+
+
+def use_isa(name: str = "") -> None:
+    """Holds the operators to one level from now on, or with "" to what OPFUSE_ISA says; for tests
+    and benchmarks. A ValueError says why a level cannot be used.
+
+    Example: `use_isa("generic")`
+    """
+    reason = load().opfuse_ops_use_isa(name.encode())
+    if reason:
+        raise ValueError(reason.decode())
