@@ -161,7 +161,7 @@ SPECIAL = [0.0, -0.0, 1.0, -1.0, 1e-3, -8.0, 100.0, -100.0, INF, -INF, float("na
 @each_case
 def test_nan_and_infinity_stand_where_the_small_operators_have_them(case, dtype, level):
     arguments = case.arguments(dtype)
-    # In f16 the small operators overflow on large products, and sigmoid(-20) is 0; ours go on in f32.
+    # In f16 the small operators overflow on large products and sigmoid(-20) is 0; ours stay in f32.
     large = [] if dtype == torch.float16 else [3e4, -3e4, -20.0]
     values = torch.tensor(SPECIAL + large, dtype=torch.float64).to(dtype)
     with torch.no_grad():
