@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "opfuse/report/format.h"
 
@@ -159,8 +161,9 @@ void write_sites(const Report& report, Writer* out) {
                     {gain_text(report, site)}});
   }
   if (rows.size() > 1) out->table(rows);
+  std::set<std::pair<std::string, std::string>> said;
   for (const Site& site : report.sites)
-    if (!site.domain.empty() && !site.refusal)
+    if (!site.domain.empty() && !site.refusal && said.emplace(site.becomes, site.domain).second)
       out->wrapped("  domain: ",
                    fmt::format("{} takes {} only and raises otherwise; --strict avoids "
                                "that",

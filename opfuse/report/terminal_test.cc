@@ -46,6 +46,20 @@ TEST(Terminal, ARefusalSaysWhatWhyAndWhatNext) {
   EXPECT_THAT(text, HasSubstr("next: Why, in full: `opfuse explain utils.py:80`."));
 }
 
+TEST(Terminal, SeveralSitesShareTheirLines) {
+  Report tuned = report_of("tuned");
+  tuned.sites.push_back(tuned.sites[0]);
+  const std::string text = terminal_text(tuned);
+  const size_t first = text.find("  domain: ");
+  ASSERT_NE(first, text.npos);
+  EXPECT_EQ(text.find("  domain: ", first + 1), text.npos);
+
+  Report refused = report_of("refused");
+  refused.sites.push_back(refused.sites[0]);
+  refused.sites[1].refusal->reason = "another reason";
+  EXPECT_THAT(terminal_text(refused), HasSubstr("(and 1 other reason below)"));
+}
+
 TEST(Terminal, EachOutcomeSaysItsVerdict) {
   const std::pair<const char*, const char*> expected[] = {
       {"nothing_found",

@@ -75,24 +75,37 @@ bool is_planned(const Site& site) { return !site.refusal; }
 bool is_kept(const Site& site) { return !site.refusal && site.kept.value_or(true); }
 bool is_refused(const Site& site) { return site.refusal.has_value(); }
 
-std::string first_refusal(const Report& report) {
+// Every reason that is on record, each once.
+std::vector<std::string> refusals(const Report& report) {
+  std::vector<std::string> all;
+  const auto add = [&all](const std::string& reason) {
+    const std::string text = clause(reason);
+    if (!text.empty() && std::find(all.begin(), all.end(), text) == all.end()) all.push_back(text);
+  };
   for (const Site& site : report.sites)
-    if (site.refusal && !site.refusal->reason.empty()) return clause(site.refusal->reason);
+    if (site.refusal) add(site.refusal->reason);
+  if (!all.empty()) return all;
   for (const auto& verdict : report.verdict.sites)
-    if (!verdict.accepted && !verdict.reason.empty()) return clause(verdict.reason);
+    if (!verdict.accepted) add(verdict.reason);
+  if (!all.empty()) return all;
   const auto& validation = report.verdict.validation;
-  if (validation.attempts > 0 && !validation.accepted) return clause(validation.reason);
-  return "";
+  if (validation.attempts > 0 && !validation.accepted) add(validation.reason);
+  return all;
 }
 
 std::string refused_sentence(const Report& report) {
   auto sites = sites_that(report, is_refused);
   if (sites.empty()) sites = sites_that(report, is_planned);
-  const std::string shown = first_refusal(report);
-  const std::string why = shown.empty() ? clause(report.reason) : shown;
+  const std::vector<std::string> reasons = refusals(report);
+  const std::string why = reasons.empty() ? clause(report.reason) : reasons[0];
   if (sites.empty()) return fmt::format("Nothing was replaced: {}.", why);
-  return fmt::format("Found, but left alone: {}{}{}.", chains_text(sites),
-                     why.empty() ? "" : ", because ", why);
+  const std::string others =
+      reasons.size() > 1
+          ? fmt::format(" (and {} below)",
+                        plural(static_cast<int64_t>(reasons.size()) - 1, "other reason"))
+          : "";
+  return fmt::format("Found, but left alone: {}{}{}{}.", chains_text(sites),
+                     why.empty() ? "" : ", because ", why, others);
 }
 
 std::string measured_text(const Report& report) {
