@@ -32,7 +32,9 @@ foreach(index RANGE 1 ${opfuse_binding_files})
   list(APPEND bindings "${file}")
 endforeach()
 
-add_library(opfuse_torch_ops SHARED ${bindings} "${PROJECT_SOURCE_DIR}/opfuse/torch/ops/runtime.cc")
+add_library(opfuse_torch_ops SHARED ${bindings} 
+  "${PROJECT_SOURCE_DIR}/opfuse/torch/ops/runtime.cc"
+  "${PROJECT_SOURCE_DIR}/opfuse/torch/ops/caching_allocator.cc")
 set_target_properties(opfuse_torch_ops PROPERTIES OUTPUT_NAME opfuse_ops
   JOB_POOL_COMPILE torch_pool LINKER_LANGUAGE CXX
   BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN/../torch/lib")
