@@ -191,6 +191,26 @@ struct StorageWrite {
   int32_t storage = kNone;
 };
 
+enum class DeviceWork : uint8_t { kKernel, kMemcpy, kMemset };
+
+// Work of a device, from trace files.
+struct KernelRow {
+  int32_t event = kNone;  // the operator that launched it; kNone: not in the file
+  StringId name = 0;
+  DeviceWork work = DeviceWork::kKernel;
+  int32_t device = -1, stream = -1;
+  int64_t launch_ns = -1, launch_dur_ns = -1;  // the host's call; -1 when not in the file
+  int64_t start_ns = 0, dur_ns = -1;
+  int64_t bytes = -1;  // moved, of copies
+};
+
+// A block of memory made (bytes > 0) or given back (bytes < 0), from trace files.
+struct MemoryRow {
+  int32_t thread = 0;
+  int64_t time_ns = 0, address = 0, bytes = 0;
+  int8_t device = -1;  // as TensorRow
+};
+
 struct EventTable {
   StringPool strings;
   std::vector<EventRow> events;  // in order of start on each thread; parents before children
@@ -202,6 +222,8 @@ struct EventTable {
   std::vector<StorageWrite>
       outside_writes;  // by numpy, communication, …: found just before `event`
   std::vector<StorageWrite> undeclared_writes;  // by `event`, although its schema does not say so
+  std::vector<KernelRow> kernels;               // in order of start; a recorded step has none
+  std::vector<MemoryRow> memory;                // in order of time
   Losses losses;
   std::string source;  // "recorder", or the format of the file read
   int64_t wall_start_unix_ns = 0;

@@ -7,6 +7,9 @@
 #include <fmt/format.h>
 
 #include "opfuse/trace/chrome_reader.h"
+#include "opfuse/trace/execution_trace.h"
+#include "opfuse/trace/kernel_table.h"
+#include "opfuse/trace/record_file.h"
 
 namespace opfuse::trace {
 namespace {
@@ -42,6 +45,41 @@ class HeadSource : public ByteSource {
   std::unique_ptr<ByteSource> rest_;
 };
 
+enum class Format { kNone, kChrome, kExecutionTrace, kKernelTable, kRecord };
+
+// By the first bytes of the (inflated) content.
+Format format_of(std::string_view head) {
+  if (head.starts_with("opfuse.r")) return Format::kRecord;
+  const size_t first = head.find_first_not_of(" \t\r\n\xEF\xBB\xBF");
+  if (first == head.npos) return Format::kChrome;  // nothing: counted as an empty file
+  if (head[first] == '{') {
+    const size_t events = head.find("\"traceEvents\"");
+    const bool nodes = head.find("\"nodes\"") < events || head.find("\"schema\":") < events;
+    return nodes ? Format::kExecutionTrace : Format::kChrome;
+  }
+  if (head[first] == '[') return Format::kChrome;
+  if (is_kernel_table(head.substr(first))) return Format::kKernelTable;
+  return Format::kNone;
+}
+
+std::string printable(std::string_view text) {
+  std::string result;
+  for (char c : text) result += c >= 0x20 && c < 0x7f ? c : '?';
+  return result;
+}
+
+// Our own records hold what is needed to check them, so they are read whole.
+Result<TraceFile> read_record_source(ByteSource* source, TraceFile file) {
+  std::string bytes;
+  std::string block(256 << 10, '\0');
+  while (const size_t got = source->read(block.data(), block.size())) bytes.append(block, 0, got);
+  file.format = "opfuse record";
+  file.bytes = static_cast<int64_t>(bytes.size());
+  OPFUSE_TRY(EventTable table, decode_record(bytes, file.path));
+  file.table = std::move(table);
+  return file;
+}
+
 Result<TraceFile> read_source(std::unique_ptr<ByteSource> source, const std::string& path,
                               const ReadOptions& options, int64_t expected) {
   constexpr size_t kHead = 4096;
@@ -49,11 +87,26 @@ Result<TraceFile> read_source(std::unique_ptr<ByteSource> source, const std::str
   head.resize(read_fully(source.get(), head.data(), head.size()));
   TraceFile file;
   file.path = path;
-  const size_t first = head.find_first_not_of(" \t\r\n\xEF\xBB\xBF");
-  if (first != head.npos && head[first] != '{' && head[first] != '[')
-    return Error{
-        fmt::format("{}: expected a trace (JSON), found '{}'", path, head.substr(first, 20))};
+  const Format format = format_of(head);
+  if (format == Format::kNone)
+    return Error{fmt::format("{}: expected a trace (JSON, kernel_details.csv or .ofr), found '{}'",
+                             path, printable(head.substr(0, 20)))};
   HeadSource whole(std::move(head), std::move(source));
+  switch (format) {
+    case Format::kExecutionTrace:
+      file.format = "execution trace";
+      read_execution_trace(&whole, &file);
+      return file;
+    case Format::kKernelTable:
+      file.format = "ascend kernels";
+      read_kernel_table(&whole, &file);
+      finish_trace_file(&file);
+      return file;
+    case Format::kRecord:
+      return read_record_source(&whole, std::move(file));
+    default:
+      break;
+  }
   file.format = "chrome";
   read_chrome(&whole, {options.threads, expected}, &file);
   finish_trace_file(&file);

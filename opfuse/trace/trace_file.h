@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -96,12 +97,14 @@ struct TraceFile {
   std::vector<StringId> categories;
   std::map<std::string, std::string> header;  // top-level members that are known, as JSON text
   LossLog losses;
+  // Formats that hold tensor ids (execution traces, our own records) fill this instead of rows.
+  std::optional<EventTable> table;
   std::string path, format;
   int64_t bytes = 0;    // of the text, inflated
   int32_t rank = -1;    // distributedInfo.rank
   int64_t base_ns = 0;  // baseTimeNanoseconds
 
-  size_t size() const { return name.size(); }
+  size_t size() const { return table ? table->events.size() : name.size(); }
   size_t column_bytes() const;
   std::string_view text(StringId id) const { return strings.get(id); }
 };

@@ -1,0 +1,165 @@
+#include "opfuse/trace/calls.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <unordered_map>
+
+namespace opfuse::trace {
+namespace {
+
+constexpr int64_t kSlackNs = 1000;
+
+class CallFinder {
+ public:
+  CallFinder(const TraceFile& file, LossLog* losses) : file_(file), losses_(*losses) {}
+
+  Calls run() {
+    calls_.parent.assign(file_.size(), kNone);
+    calls_.launch.assign(file_.size(), kNone);
+    calls_.operator_of.assign(file_.size(), kNone);
+    sort_host();
+    nest();
+    join_device();
+    return std::move(calls_);
+  }
+
+ private:
+  int64_t start(int32_t row) const { return file_.start_ns[row]; }
+  int64_t end(int32_t row) const {
+    return file_.start_ns[row] + std::max<int64_t>(file_.dur_ns[row], 0);
+  }
+
+  void sort_host() {
+    std::vector<int32_t>& rows = calls_.host;
+    for (size_t i = 0; i < file_.size(); ++i)
+      if (is_host(file_.kind[i]) && file_.start_ns[i] != kNoTime)
+        rows.push_back(static_cast<int32_t>(i));
+    // Of equal times the row that comes first in the file is the outer one, as in every sample.
+    const auto before = [&](int32_t a, int32_t b) {
+      return std::tuple(file_.thread[a], start(a), -end(a), a) <
+             std::tuple(file_.thread[b], start(b), -end(b), b);
+    };
+    if (!std::ranges::is_sorted(rows, before)) std::ranges::sort(rows, before);
+  }
+
+  void nest() {
+    std::vector<int32_t> open;
+    int32_t thread = kNone;
+    for (int32_t row : calls_.host) {
+      if (file_.thread[row] != thread) open.clear();
+      thread = file_.thread[row];
+      while (!open.empty() && !inside(row, open.back())) open.pop_back();
+      if (!open.empty()) {
+        calls_.parent[row] = open.back();
+        if (end(row) > end(open.back()) + kSlackNs) losses_.add(LossKind::kCrossingSlices);
+      }
+      open.push_back(row);
+    }
+  }
+
+  bool inside(int32_t row, int32_t outer) const {
+    if (start(row) >= end(outer)) return false;
+    // One that only touches the end by rounding follows it.
+    return end(row) <= end(outer) + kSlackNs || end(outer) - start(row) > kSlackNs;
+  }
+
+  void join_device() {
+    std::unordered_map<int64_t, int32_t> launches, operators;
+    for (size_t i = 0; i < file_.size(); ++i) {
+      const auto row = static_cast<int32_t>(i);
+      if (file_.kind[i] == FileKind::kRuntime && file_.id[i] > 0)
+        launches.emplace(file_.id[i], row);
+      if (file_.kind[i] == FileKind::kOperator && file_.id[i] > 0)
+        operators.emplace(file_.id[i], row);
+    }
+    std::unordered_map<int32_t, int32_t> kernels_of;  // by launch
+    find_flows();
+    for (size_t i = 0; i < file_.size(); ++i) {
+      if (!is_device_work(file_.kind[i])) continue;
+      const int64_t correlation = file_.id[i];
+      if (correlation == 0) losses_.add(LossKind::kCorrelationZero);
+      const auto launch = launches.find(correlation);
+      if (launch != launches.end()) {
+        calls_.launch[i] = launch->second;
+        calls_.operator_of[i] = operator_around(launch->second);
+        if (++kernels_of[launch->second] == 2) ++calls_.graph_launches;
+      }
+      if (calls_.operator_of[i] == kNone) calls_.operator_of[i] = by_external(i, operators);
+      if (calls_.operator_of[i] == kNone) calls_.operator_of[i] = by_flow(i);
+      if (file_.kind[i] == FileKind::kKernel && calls_.launch[i] == kNone &&
+          calls_.operator_of[i] == kNone) {
+        ++calls_.orphans;
+        losses_.add(LossKind::kKernelOrphan);
+      }
+    }
+  }
+
+  int32_t operator_around(int32_t row) const {
+    for (row = calls_.parent[row]; row != kNone; row = calls_.parent[row])
+      if (file_.kind[row] == FileKind::kOperator) return row;
+    return kNone;
+  }
+
+  // Ascend: an arrow from the host (torch_to_npu) ends exactly where the kernel starts.
+  bool is_npu_flow(size_t row, char phase) const {
+    return file_.kind[row] == FileKind::kFlow && file_.phase[row] == phase &&
+           file_.text(file_.categories[file_.category[row]]) == "async_npu";
+  }
+
+  void find_flows() {
+    std::unordered_map<int64_t, int32_t> begun;
+    for (size_t i = 0; i < file_.size(); ++i)
+      if (is_npu_flow(i, 's')) begun.emplace(file_.id[i], static_cast<int32_t>(i));
+    for (size_t i = 0; i < file_.size() && !begun.empty(); ++i) {
+      if (!is_npu_flow(i, 'f')) continue;
+      const auto it = begun.find(file_.id[i]);
+      if (it != begun.end()) flow_start_[{file_.thread[i], file_.start_ns[i]}] = it->second;
+    }
+  }
+
+  int32_t by_flow(size_t row) const {
+    const auto it = flow_start_.find({file_.thread[row], file_.start_ns[row]});
+    return it == flow_start_.end() ? kNone : operator_at(it->second);
+  }
+
+  // The innermost operator on the thread of `row` at its time.
+  int32_t operator_at(int32_t row) const {
+    const auto before = [&](int32_t a, int32_t b) {
+      return std::tuple(file_.thread[a], start(a)) < std::tuple(file_.thread[b], start(b));
+    };
+    auto it = std::upper_bound(calls_.host.begin(), calls_.host.end(), row, before);
+    if (it == calls_.host.begin()) return kNone;
+    int32_t found = *--it;
+    if (file_.thread[found] != file_.thread[row]) return kNone;
+    while (found != kNone && (end(found) < start(row) || file_.kind[found] != FileKind::kOperator))
+      found = calls_.parent[found];
+    return found;
+  }
+
+  int32_t by_external(size_t row, const std::unordered_map<int64_t, int32_t>& operators) const {
+    if (file_.detail[row] == kNone) return kNone;
+    const auto it = operators.find(file_.devices[file_.detail[row]].external);
+    return it == operators.end() ? kNone : it->second;
+  }
+
+  const TraceFile& file_;
+  LossLog& losses_;
+  std::map<std::pair<int32_t, int64_t>, int32_t> flow_start_;  // by thread and time of its end
+  Calls calls_;
+};
+
+}  // namespace
+
+bool is_host(FileKind kind) {
+  return kind == FileKind::kOperator || kind == FileKind::kAnnotation ||
+         kind == FileKind::kPython || kind == FileKind::kRuntime;
+}
+
+bool is_device_work(FileKind kind) {
+  return kind == FileKind::kKernel || kind == FileKind::kMemcpy || kind == FileKind::kMemset;
+}
+
+Calls find_calls(const TraceFile& file, LossLog* losses) { return CallFinder(file, losses).run(); }
+
+}  // namespace opfuse::trace
