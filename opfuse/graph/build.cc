@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "opfuse/graph/build_cut.h"
+#include "opfuse/graph/event_attr.h"
 
 namespace opfuse::graph {
 namespace {
@@ -20,36 +21,6 @@ using trace::EventKind;
 using trace::EventRow;
 using trace::EventTable;
 using trace::TensorRow;
-
-Attr attr_of(const EventTable& table, const ArgumentRow& argument) {
-  switch (argument.kind) {
-    case ArgumentKind::kNone:
-      return NoneAttr{};
-    case ArgumentKind::kBool:
-      return argument.ints.at(0) != 0;
-    case ArgumentKind::kInt:
-      return argument.ints.at(0);
-    case ArgumentKind::kDouble:
-      return argument.doubles.at(0);
-    case ArgumentKind::kString:
-    case ArgumentKind::kDevice:
-      return std::string(table.strings.get(argument.text));
-    case ArgumentKind::kIntList:
-      return argument.ints;
-    case ArgumentKind::kDoubleList:
-      return argument.doubles;
-    case ArgumentKind::kBoolList:
-      return std::vector<bool>(argument.ints.begin(), argument.ints.end());
-    case ArgumentKind::kComplex:
-      return OpaqueAttr{"complex"};
-    case ArgumentKind::kGenerator:
-      return OpaqueAttr{"Generator"};
-    case ArgumentKind::kOpaque:
-      return OpaqueAttr{std::string(table.strings.get(argument.text))};
-    default:
-      return UnknownAttr{};
-  }
-}
 
 bool holds_tensors(ArgumentKind kind) {
   return kind == ArgumentKind::kTensor || kind == ArgumentKind::kTensorList ||
@@ -160,6 +131,8 @@ class Builder {
     auto branch = branch_of_tensor_.find(row.tensor);
     if (branch != branch_of_tensor_.end()) key.branch = branch->second;
     if (row.storage == kNone) key.branch = row.tensor;
+    // Without strides two views of one shape (x and x.t()) are told apart by their tensors.
+    if (row.shape_known && !row.shape.empty() && row.strides.empty()) key.branch = row.tensor;
     return key;
   }
 

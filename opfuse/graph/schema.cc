@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <unordered_map>
 
@@ -291,10 +292,19 @@ struct SchemaTable::State {
   std::unordered_map<std::string, std::string_view, NameHash, std::equal_to<>> lines;
   std::unordered_map<std::string, Schema*, NameHash, std::equal_to<>> parsed;
   std::deque<Schema> schemas;
+  std::map<std::string, std::vector<std::string>, std::less<>> overloads;  // names by base
+  bool overloads_complete = false;
   bool is_builtin = false;
+
+  void note_overload(const std::string& name) {
+    const size_t ns = name.find('.'), dot = name.find('.', ns + 1);
+    std::vector<std::string>& names = overloads[name.substr(0, dot)];
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  }
 
   const Schema* insert(Schema schema) {
     schemas.push_back(std::move(schema));
+    note_overload(schemas.back().name);
     parsed[schemas.back().name] = &schemas.back();
     return &schemas.back();
   }
@@ -334,6 +344,22 @@ const Schema* SchemaTable::find(std::string_view name) const {
     }
   }
   return state_->is_builtin ? nullptr : builtin().find(name);
+}
+
+std::vector<const Schema*> SchemaTable::overloads(std::string_view base) const {
+  std::vector<std::string> names;
+  {
+    std::lock_guard lock(state_->mutex);
+    if (!state_->overloads_complete)
+      for (const auto& [name, line] : state_->lines) state_->note_overload(name);
+    state_->overloads_complete = true;
+    if (auto it = state_->overloads.find(base); it != state_->overloads.end()) names = it->second;
+  }
+  std::ranges::sort(names);
+  std::vector<const Schema*> found;
+  for (const std::string& name : names) found.push_back(find(name));
+  if (found.empty() && !state_->is_builtin) return builtin().overloads(base);
+  return found;
 }
 
 const Schema* SchemaTable::add(Schema schema) {

@@ -54,6 +54,8 @@ class SchemaTable {
   static const SchemaTable& builtin();
 
   const Schema* find(std::string_view name) const;  // "aten.mul.Tensor"; null when unknown
+  // Every overload of "aten.mul", in the table's order; empty when there is none.
+  std::vector<const Schema*> overloads(std::string_view base) const;
   // Adds or replaces; the pointer stays valid while the table lives.
   const Schema* add(Schema schema);
   size_t size() const;  // without the built-in ones, except for the built-in table itself

@@ -1,0 +1,313 @@
+#include "opfuse/graph/infer.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+#include "opfuse/graph/effects.h"
+#include "opfuse/graph/infer_memory.h"
+#include "opfuse/graph/infer_nodes.h"
+#include "opfuse/graph/shapes.h"
+
+namespace opfuse::graph {
+namespace {
+
+// Without allocation events a value is looked for among the results of so many nodes before.
+constexpr NodeId kWindow = 64;
+
+// What an input looks like: shape and dtype decide which values can be meant.
+using Look = std::pair<std::vector<int64_t>, DType>;
+
+int64_t bytes_of(const TensorMeta& meta) {
+  return meta.shape_known && meta.dtype != DType::kUnknown ? meta.numel() * dtype_size(meta.dtype)
+                                                           : -1;
+}
+
+bool is_number(const TensorMeta& meta) { return (meta.flags & trace::kWrappedNumber) != 0; }
+
+class EdgeFinder {
+ public:
+  EdgeFinder(const trace::EventTable& table, InferredNodes nodes)
+      : table_(table), nodes_(std::move(nodes)), memory_(table) {}
+
+  InferredGraph run() {
+    result_.has_memory = memory_.size() > 0;
+    find_readers();
+    for (NodeId id = 0; id < static_cast<NodeId>(graph().nodes.size()); ++id) {
+      bind_inputs(id);
+      add_results(id);
+    }
+    index_users(&graph());
+    result_.graph = std::move(nodes_.graph);
+    result_.kernels = std::move(nodes_.kernels);
+    return std::move(result_);
+  }
+
+ private:
+  // A value that an input can be.
+  struct Candidate {
+    ValueId value = kNone;
+    NodeId node = kNone;     // its producer; kNone: external
+    int32_t buffer = kNone;  // its memory
+  };
+
+  Graph& graph() { return nodes_.graph; }
+  const TensorMeta& meta(ValueId id) const { return nodes_.graph.values[id].meta; }
+  int64_t start(NodeId id) const { return table_.events[nodes_.graph.nodes[id].event].start_ns; }
+  int64_t end(NodeId id) const {
+    const trace::EventRow& event = table_.events[nodes_.graph.nodes[id].event];
+    return event.start_ns + std::max<int64_t>(event.dur_ns, 0);
+  }
+
+  // Every input comes with a value of its own that says how it looks; bind_inputs() replaces it.
+  void find_readers() {
+    for (NodeId id = 0; id < static_cast<NodeId>(graph().nodes.size()); ++id)
+      for (const Input& input : graph().nodes[id].inputs)
+        for (ValueId value : input.values)
+          if (value != kNone && !is_number(meta(value))) {
+            result_.has_shapes = true;
+            std::vector<NodeId>& readers = readers_[look_of(meta(value))];
+            if (readers.empty() || readers.back() != id) readers.push_back(id);
+          }
+  }
+
+  static Look look_of(const TensorMeta& meta) { return {meta.shape, meta.dtype}; }
+
+  // Nodes behind `from` that began before `until` and read something that looks so.
+  int readers_between(const Look& look, NodeId from, int64_t until) const {
+    const auto it = readers_.find(look);
+    if (it == readers_.end()) return 0;
+    int count = 0;
+    for (auto node = std::ranges::upper_bound(it->second, from); node != it->second.end(); ++node) {
+      if (start(*node) >= until || ++count > 1) break;
+    }
+    return count;
+  }
+
+  bool alive(const Candidate& candidate, NodeId reader) const {
+    if (candidate.buffer != kNone) return memory_.buffer(candidate.buffer).freed_ns > start(reader);
+    return candidate.node == kNone || result_.has_memory || reader - candidate.node <= kWindow;
+  }
+
+  // Newest first. Values of known shape and dtype must agree; others by the size of their memory.
+  std::vector<Candidate> candidates_for(const TensorMeta& wanted, NodeId reader) {
+    std::vector<Candidate> found;
+    const auto collect = [&](std::vector<Candidate>& list, bool by_size) {
+      std::erase_if(list, [&](const Candidate& c) { return !alive(c, reader); });
+      for (auto c = list.rbegin(); c != list.rend(); ++c)
+        if (!by_size || fits_buffer(bytes_of(wanted), memory_.buffer(c->buffer)))
+          found.push_back(*c);
+    };
+    if (auto it = known_.find(look_of(wanted)); it != known_.end()) collect(it->second, false);
+    const int64_t bytes = bytes_of(wanted);
+    if (bytes > 0)
+      if (auto it = sized_.find(rounded(bytes)); it != sized_.end()) collect(it->second, true);
+    std::ranges::stable_sort(found, std::greater{}, &Candidate::node);
+    return found;
+  }
+
+  static int64_t rounded(int64_t bytes) {
+    return (bytes + kAllocationGrain - 1) / kAllocationGrain;
+  }
+
+  // Its memory was given back before anything else that looks so could read it.
+  bool must_be_read_here(const Candidate& candidate, const Look& look) const {
+    if (candidate.buffer == kNone || candidate.node == kNone) return false;
+    const Buffer& buffer = memory_.buffer(candidate.buffer);
+    if (buffer.freed_ns == std::numeric_limits<int64_t>::max()) return false;
+    return readers_between(look, candidate.node, buffer.freed_ns) == 1;
+  }
+
+  // Inputs of one node that look alike are decided together.
+  void bind_inputs(NodeId id) {
+    std::map<Look, std::vector<std::pair<int, int>>> groups;
+    Node& node = graph().nodes[id];
+    for (int i = 0; i < static_cast<int>(node.inputs.size()); ++i)
+      for (int k = 0; k < static_cast<int>(node.inputs[i].values.size()); ++k) {
+        const ValueId value = node.inputs[i].values[k];
+        if (value != kNone && !is_number(meta(value)))
+          groups[look_of(meta(value))].emplace_back(i, k);
+      }
+    for (const auto& [look, places] : groups) bind_group(id, look, places);
+  }
+
+  void bind_group(NodeId id, const Look& look, const std::vector<std::pair<int, int>>& places) {
+    const TensorMeta wanted =
+        meta(graph().nodes[id].inputs[places[0].first].values[places[0].second]);
+    const std::vector<Candidate> all = candidates_for(wanted, id);
+    std::vector<Candidate> certain, others;
+    for (const Candidate& c : all) (must_be_read_here(c, look) ? certain : others).push_back(c);
+    std::vector<std::pair<ValueId, Proof>> chosen;
+    for (const Candidate& c : certain)
+      if (chosen.size() < places.size()) chosen.emplace_back(c.value, Proof::kP2);
+    const size_t open = places.size() - chosen.size();
+    for (size_t i = 0; i < open && i < others.size(); ++i) {
+      const bool has_memory = others[i].buffer != kNone;
+      const bool only = others.size() <= open;
+      chosen.emplace_back(others[i].value, only ? (has_memory ? Proof::kP2 : Proof::kP1)
+                                                : (has_memory ? Proof::kP1 : Proof::kP0));
+    }
+    if (chosen.empty()) return add_external(id, look, places);
+    // x * x: fewer values than places.
+    while (chosen.size() < places.size()) chosen.push_back(chosen.back());
+    for (const auto& [value, proof] : chosen) learn_look(value, wanted);
+    order_operands(id, &chosen);
+    for (size_t i = 0; i < places.size(); ++i) {
+      Input& input = graph().nodes[id].inputs[places[i].first];
+      input.values[places[i].second] = chosen[i].first;
+      input.proof = std::min(input.proof, chosen[i].second);
+      ++result_.edges[static_cast<size_t>(chosen[i].second)];
+    }
+  }
+
+  // A value that was known by the size of its memory looks as its reader says.
+  void learn_look(ValueId value, const TensorMeta& wanted) {
+    TensorMeta& known = graph().values[value].meta;
+    if (known.shape_known && known.dtype != DType::kUnknown) return;
+    known.shape_known = true;
+    known.shape = wanted.shape;
+    known.strides = wanted.strides;
+    known.dtype = wanted.dtype;
+    if (known.device < 0) known.device = wanted.device;
+    const auto buffer = buffer_of_.find(value);
+    if (buffer == buffer_of_.end()) return;
+    std::vector<Candidate>& list = sized_[rounded(memory_.buffer(buffer->second).bytes)];
+    std::erase_if(list, [&](const Candidate& c) { return c.value == value; });
+    known_[look_of(known)].push_back({value, graph().values[value].producer, buffer->second});
+  }
+
+  // Which of two values is the first operand is a guess where the order matters.
+  void order_operands(NodeId id, std::vector<std::pair<ValueId, Proof>>* chosen) const {
+    static constexpr std::string_view kCommutative[] = {"aten.mul.Tensor", "aten.add.Tensor",
+                                                        "aten.maximum", "aten.minimum"};
+    const std::string& op = nodes_.graph.nodes[id].op;
+    if (chosen->size() < 2 || std::ranges::find(kCommutative, op) != std::end(kCommutative)) return;
+    const bool distinct = (*chosen)[0].first != (*chosen)[1].first;
+    std::ranges::sort(*chosen);  // older first: as x is before f(x) in most formulas
+    if (distinct)
+      for (auto& [value, proof] : *chosen) proof = std::min(proof, Proof::kP1);
+  }
+
+  // One value for everything that looks so and was made before the file began.
+  void add_external(NodeId id, const Look& look, const std::vector<std::pair<int, int>>& places) {
+    const ValueId value = graph().nodes[id].inputs[places[0].first].values[places[0].second];
+    for (const auto& [i, k] : places) {
+      graph().nodes[id].inputs[i].values[k] = value;
+      graph().nodes[id].inputs[i].proof = Proof::kP1;
+    }
+    known_[look].push_back({value, kNone, kNone});
+  }
+
+  // ---- results
+
+  std::vector<TensorMeta> input_metas(const Node& node) const {
+    std::vector<TensorMeta> metas;
+    for (const Input& input : node.inputs)
+      for (ValueId value : input.values)
+        if (value != kNone) metas.push_back(meta(value));
+    return metas;
+  }
+
+  void add_results(NodeId id) {
+    const Schema* schema = graph().nodes[id].schema;
+    const size_t count = schema == nullptr ? 1 : schema->returns.size();
+    const trace::EventRow& event = table_.events[graph().nodes[id].event];
+    std::vector<int32_t> fresh = memory_.survivors(event.thread, start(id), end(id));
+    for (size_t output = 0; output < count; ++output) {
+      TensorMeta result;
+      if (output == 0) result = infer_result(graph().nodes[id], input_metas(graph().nodes[id]));
+      if (output < event.outputs.size() && event.outputs[output].tensors.size() == 1)
+        result = recorded_meta(event.outputs[output].tensors[0]);
+      const Alias alias =
+          schema == nullptr ? Alias{} : schema_alias(graph().nodes[id], static_cast<int>(output));
+      if (alias.input != kNone)
+        add_alias(id, static_cast<int>(output), alias, result);
+      else
+        add_fresh(id, static_cast<int>(output), result, &fresh);
+    }
+  }
+
+  // Some files do write what the results look like.
+  TensorMeta recorded_meta(int32_t tensor) const {
+    const trace::TensorRow& row = table_.tensors[tensor];
+    TensorMeta result;
+    result.dtype = row.dtype;
+    result.shape_known = row.shape_known;
+    result.shape = row.shape;
+    result.device = row.device;
+    return result;
+  }
+
+  ValueId add_value(NodeId id, int output, const TensorMeta& result, int32_t storage,
+                    uint32_t version) {
+    Value value;
+    value.producer = id;
+    value.output = output;
+    value.storage = storage;
+    value.version = version;
+    value.meta = result;
+    graph().values.push_back(std::move(value));
+    const auto made = static_cast<ValueId>(graph().values.size() - 1);
+    graph().nodes[id].outputs.push_back(made);
+    return made;
+  }
+
+  // A view, or the argument after the write.
+  void add_alias(NodeId id, int output, const Alias& alias, TensorMeta result) {
+    const Value base = graph().values[alias.input];
+    if (alias.written) result = base.meta;
+    const ValueId made =
+        add_value(id, output, result, base.storage, base.version + (alias.written ? 1 : 0));
+    if (alias.written) {
+      Node& node = graph().nodes[id];
+      node.writes.push_back(alias.input);
+      node.written.push_back(made);
+      if (auto it = known_.find(look_of(base.meta)); it != known_.end())
+        std::erase_if(it->second, [&](const Candidate& c) { return c.value == alias.input; });
+    }
+    const auto buffer = buffer_of_.find(alias.input);
+    register_value({made, id, buffer == buffer_of_.end() ? kNone : buffer->second});
+  }
+
+  void add_fresh(NodeId id, int output, const TensorMeta& result, std::vector<int32_t>* fresh) {
+    int32_t buffer = kNone;
+    const int64_t bytes = bytes_of(result);
+    for (size_t i = 0; i < fresh->size() && buffer == kNone; ++i)
+      if (bytes < 0 || fits_buffer(bytes, memory_.buffer((*fresh)[i]))) {
+        buffer = (*fresh)[i];
+        fresh->erase(fresh->begin() + static_cast<ptrdiff_t>(i));
+      }
+    Storage storage;
+    storage.bytes = buffer == kNone ? bytes : memory_.buffer(buffer).bytes;
+    graph().storages.push_back(storage);
+    const ValueId made =
+        add_value(id, output, result, static_cast<int32_t>(graph().storages.size() - 1), 0);
+    register_value({made, id, buffer});
+  }
+
+  void register_value(const Candidate& candidate) {
+    const TensorMeta& m = meta(candidate.value);
+    if (candidate.buffer != kNone) buffer_of_[candidate.value] = candidate.buffer;
+    if (m.shape_known && m.dtype != DType::kUnknown)
+      known_[look_of(m)].push_back(candidate);
+    else if (candidate.buffer != kNone)
+      sized_[rounded(memory_.buffer(candidate.buffer).bytes)].push_back(candidate);
+  }
+
+  const trace::EventTable& table_;
+  InferredNodes nodes_;
+  MemoryTimeline memory_;
+  InferredGraph result_;
+  std::map<Look, std::vector<NodeId>> readers_;
+  std::map<Look, std::vector<Candidate>> known_;
+  std::unordered_map<int64_t, std::vector<Candidate>> sized_;  // shape not known, by size
+  std::unordered_map<ValueId, int32_t> buffer_of_;
+};
+
+}  // namespace
+
+Result<InferredGraph> infer_graph(const trace::EventTable& table, const SchemaTable& schemas) {
+  return EdgeFinder(table, infer_nodes(table, schemas)).run();
+}
+
+}  // namespace opfuse::graph
