@@ -39,6 +39,7 @@ struct Match {
   int32_t function_scope = graph::kNone;    // the autograd.Function whose forward is the chain
   BackwardChain backward;                   // empty nodes: no backward was recorded
   std::vector<Refusal> refusals;            // legality found in the graph; empty: legal so far
+  std::vector<std::string> conditions;      // MatchOptions::assume_unknown: "the constant is 1.702"
 };
 
 struct NearMiss {
@@ -52,7 +53,15 @@ struct MatchReport {
   std::vector<NearMiss> near_misses;  // best one per rule and place
 };
 
-MatchReport find_matches(const graph::Graph& graph, const Rulebook& rulebook);
+struct MatchOptions {
+  // For graphs of trace files, which do not hold the numbers: what is unknown is taken to be what
+  // the rule wants, and named in Match::conditions; only refusals that data flow, shapes and dtypes
+  // decide are given, and no backward is joined. Never for a graph that is replaced.
+  bool assume_unknown = false;
+};
+
+MatchReport find_matches(const graph::Graph& graph, const Rulebook& rulebook,
+                         const MatchOptions& options = {});
 
 // Matches that come from the same source expression through the same edit frame: one site.
 struct Site {

@@ -22,6 +22,12 @@ using graph::NodeId;
 using graph::ScopeKind;
 using graph::ValueId;
 
+// Rows of docs/legality.md that data flow, shapes and dtypes decide; a trace file tells no others.
+bool told_by_data_flow(int row) {
+  static constexpr int kRows[] = {0, 1, 5, 6, 7, 8, 14, 16, 22};
+  return std::ranges::find(kRows, row) != std::end(kRows);
+}
+
 // The patterns of one rule that have the same root operator.
 struct RulePatterns {
   std::vector<Pattern> ways, near;
@@ -29,7 +35,8 @@ struct RulePatterns {
 
 class Matcher {
  public:
-  Matcher(const Graph& graph, const Rulebook& rulebook) : context_(graph) {
+  Matcher(const Graph& graph, const Rulebook& rulebook, const MatchOptions& options)
+      : context_(graph), options_(options) {
     for (const Rule& rule : rulebook.rules) add(rule);
     by_root_.resize(ops_.size());
     for (auto& [key, patterns] : grouped_) by_root_[key.first].push_back(std::move(patterns));
@@ -39,7 +46,7 @@ class Matcher {
   }
 
   MatchReport run() {
-    Solver solver(context_.form.graph, ops_of_);
+    Solver solver(context_.form.graph, ops_of_, options_.assume_unknown);
     for (NodeId root = 0; root < static_cast<NodeId>(ops_of_.size()); ++root) {
       if (ops_of_[root] < 0) continue;
       collect_operands(root);
@@ -124,8 +131,11 @@ class Matcher {
   void add_match(const Pattern& pattern, const Solver& solver) {
     if (crosses_into_backward(solver)) return;
     Match match = expand_match(context_, pattern, solver.nodes(), solver.values());
-    join_backward(context_, &match);
+    if (!options_.assume_unknown) join_backward(context_, &match);
+    match.conditions = solver.assumed();
     match.refusals = check_legality(context_, match);
+    if (options_.assume_unknown)
+      std::erase_if(match.refusals, [](const Refusal& r) { return !told_by_data_flow(r.row); });
     report_.matches.push_back(std::move(match));
   }
 
@@ -182,6 +192,7 @@ class Matcher {
   }
 
   Context context_;
+  MatchOptions options_;
   OpIndex ops_;
   int rules_ = 0;
   std::map<std::pair<int, int>, RulePatterns> grouped_;  // by root operator and rule
@@ -193,8 +204,9 @@ class Matcher {
 
 }  // namespace
 
-MatchReport find_matches(const Graph& graph, const Rulebook& rulebook) {
-  return Matcher(graph, rulebook).run();
+MatchReport find_matches(const Graph& graph, const Rulebook& rulebook,
+                         const MatchOptions& options) {
+  return Matcher(graph, rulebook, options).run();
 }
 
 }  // namespace opfuse::match

@@ -4,6 +4,9 @@
 #include <cmath>
 #include <limits>
 
+#include <fmt/format.h>
+
+#include "opfuse/graph/schema.h"
 #include "opfuse/trace/event_table.h"
 
 namespace opfuse::match {
@@ -117,8 +120,9 @@ bool Solver::match_external(const Goals& goals, size_t next) {
   const graph::TensorMeta& found = graph_.values[goal.value].meta;
   bool is_number = (found.flags & trace::kWrappedNumber) != 0;
   if (wanted.meta.number) {
-    if (!is_number || !found.number ||
-        !same_constant(*wanted.meta.number, *found.number, goal.dtype))
+    const bool assumed = assume_unknown_ && is_number && !found.number;
+    if (!assumed && (!is_number || !found.number ||
+                     !same_constant(*wanted.meta.number, *found.number, goal.dtype)))
       return fail(Mismatch::Kind::kConstant, goal.pattern, goal.value);
   } else if (is_number && goal.pattern < pattern_->parameters) {
     return fail(Mismatch::Kind::kOperator, goal.pattern, goal.value);
@@ -182,12 +186,37 @@ bool Solver::equal_attributes(const Node& wanted, const Node& found, ValueId at,
   for (size_t i = 0; i < wanted.inputs.size(); ++i) {
     if (wanted.inputs[i].kind != InputKind::kAttr) continue;
     const Attr& attr = found.inputs[i].attr;
-    if (std::holds_alternative<graph::UnknownAttr>(attr))
-      return fail(Mismatch::Kind::kUnknown, at, value, kNone, static_cast<int>(i));
+    const bool unknown = std::holds_alternative<graph::UnknownAttr>(attr);
+    if (unknown && assume_unknown_) continue;
+    if (unknown) return fail(Mismatch::Kind::kUnknown, at, value, kNone, static_cast<int>(i));
     if (!equal_attr(wanted.inputs[i].attr, attr, dtype))
       return fail(Mismatch::Kind::kAttribute, at, value, kNone, static_cast<int>(i));
   }
   return true;
+}
+
+std::vector<std::string> Solver::assumed() const {
+  std::vector<std::string> sentences;
+  const Graph& wanted = pattern_->graph();
+  for (size_t i = 0; i < wanted.values.size(); ++i) {
+    const auto& number = wanted.values[i].meta.number;
+    if (values_[i] == kNone || !number || graph_.values[values_[i]].meta.number) continue;
+    sentences.push_back(fmt::format("if a constant that the file does not hold is {}", *number));
+  }
+  for (size_t i = 0; i < wanted.nodes.size(); ++i)
+    for (size_t k = 0; nodes_[i] != kNone && k < wanted.nodes[i].inputs.size(); ++k) {
+      const Node& found = graph_.nodes[nodes_[i]];
+      if (wanted.nodes[i].inputs[k].kind != InputKind::kAttr ||
+          !std::holds_alternative<graph::UnknownAttr>(found.inputs[k].attr))
+        continue;
+      sentences.push_back(fmt::format(
+          "if {} of {} is as in the rule",
+          found.schema ? found.schema->arguments[k].name : fmt::format("argument {}", k + 1),
+          found.op));
+    }
+  std::ranges::sort(sentences);
+  sentences.erase(std::unique(sentences.begin(), sentences.end()), sentences.end());
+  return sentences;
 }
 
 // The furthest mismatch is kept; among equals the one that says most.

@@ -63,13 +63,17 @@ struct Mismatch {
 
 class Solver {
  public:
-  Solver(const graph::Graph& graph, const std::vector<int>& ops) : graph_(graph), ops_(ops) {}
+  // `assume_unknown`: see MatchOptions.
+  Solver(const graph::Graph& graph, const std::vector<int>& ops, bool assume_unknown = false)
+      : graph_(graph), ops_(ops), assume_unknown_(assume_unknown) {}
 
   // Binds `pattern` with its root at `root`. The bindings hold until the next call.
   bool solve(const Pattern& pattern, graph::NodeId root);
   const std::vector<graph::NodeId>& nodes() const { return nodes_; }     // by pattern node
   const std::vector<graph::ValueId>& values() const { return values_; }  // by pattern value
   const Mismatch& mismatch() const { return mismatch_; }
+  // What had to be assumed for the bindings, as sentences.
+  std::vector<std::string> assumed() const;
 
  private:
   struct Goal {
@@ -90,6 +94,7 @@ class Solver {
 
   const graph::Graph& graph_;
   const std::vector<int>& ops_;
+  const bool assume_unknown_;
   const Pattern* pattern_ = nullptr;
   std::vector<graph::NodeId> nodes_;
   std::vector<graph::ValueId> values_;
