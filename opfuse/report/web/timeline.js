@@ -748,4 +748,4 @@ function axisLabel(ns, unit) {
 }
 
 const sideTitle = (title) =>
-  title === "before" ? "Original step" : title === "after" ? "Step with the replacement" : "Recorded step";
+  title === "before" ? "Original step" : title === "after" ? "Step with the replacement" : title === "recorded" ? "Recorded step" : title;

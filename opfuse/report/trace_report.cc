@@ -1,0 +1,287 @@
+#include "opfuse/report/trace_report.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "opfuse/base/dtype.h"
+#include "opfuse/trace/file_events.h"
+
+namespace opfuse::report {
+namespace {
+
+using graph::kNone;
+using graph::NodeId;
+using graph::Proof;
+using graph::ValueId;
+
+// "SiLU_31" -> "SiLU": every instance of a module class is one place.
+std::string without_number(std::string name) {
+  const size_t end = name.find_last_not_of("0123456789");
+  if (end != std::string::npos && end + 1 < name.size() && name[end] == '_') name.resize(end);
+  return name;
+}
+
+std::string shape_text(const graph::TensorMeta& meta) {
+  std::string text(dtype_name(meta.dtype));
+  if (!meta.shape_known) return text + "[?]";
+  text += '[';
+  for (size_t i = 0; i < meta.shape.size(); ++i)
+    text += (i ? "," : "") + std::to_string(meta.shape[i]);
+  return text + "]";
+}
+
+class Reporter {
+ public:
+  Reporter(const trace::TraceFile& file, const trace::Calls& calls, const trace::EventTable& table,
+           const graph::InferredGraph& inferred, const match::MatchReport& matches)
+      : file_(file),
+        calls_(calls),
+        table_(table),
+        inferred_(inferred),
+        matches_(matches),
+        prices_(inferred) {}
+
+  TraceReport run() {
+    describe_file();
+    add_times();
+    add_findings();
+    add_advice();
+    return std::move(report_);
+  }
+
+ private:
+  const graph::Graph& graph() const { return inferred_.graph; }
+
+  void describe_file() {
+    report_.path = file_.path;
+    report_.format = file_.format;
+    report_.events = static_cast<int64_t>(file_.table ? table_.events.size() : file_.size());
+    report_.bytes = file_.bytes;
+    report_.rank = file_.rank;
+    report_.device = device_name();
+    report_.steps = trace::steps_of(file_);
+    report_.losses = file_.losses;
+    report_.orphan_kernels = calls_.orphans;
+    report_.graph_launches = calls_.graph_launches;
+    report_.edges = inferred_.edges;
+  }
+
+  std::string device_name() const {
+    const auto it = file_.header.find("deviceProperties");
+    if (it == file_.header.end()) return "";
+    const size_t key = it->second.find("\"name\"");
+    const size_t begin = key == std::string::npos ? key : it->second.find('"', key + 6);
+    const size_t end = begin == std::string::npos ? begin : it->second.find('"', begin + 1);
+    return end == std::string::npos ? "" : it->second.substr(begin + 1, end - begin - 1);
+  }
+
+  void add_times() {
+    int64_t first = std::numeric_limits<int64_t>::max(), last = 0;
+    const auto cover = [&](int64_t start, int64_t dur) {
+      first = std::min(first, start);
+      last = std::max(last, start + std::max<int64_t>(dur, 0));
+    };
+    for (const trace::EventRow& event : table_.events) cover(event.start_ns, event.dur_ns);
+    std::map<std::string, OperatorTime> by_name;
+    for (const trace::KernelRow& kernel : table_.kernels) {
+      cover(kernel.start_ns, kernel.dur_ns);
+      const int64_t dur = std::max<int64_t>(kernel.dur_ns, 0);
+      report_.by_kernel_ns += dur;
+      report_.kernels += kernel.work == trace::DeviceWork::kKernel;
+      if (kernel.event == kNone) report_.orphan_ns += dur;
+    }
+    report_.on_device = report_.by_kernel_ns > 0;
+    int64_t inside = 0;
+    for (size_t i = 0; i < graph().nodes.size(); ++i) {
+      const graph::Node& node = graph().nodes[i];
+      OperatorTime& entry = by_name[node.op];
+      ++entry.calls;
+      entry.time_ns += std::max<int64_t>(node.dur_ns, 0);
+      inside += std::max<int64_t>(node.dur_ns, 0);
+    }
+    report_.by_operator_ns = inside;
+    report_.total_ns = report_.on_device ? report_.by_kernel_ns : inside;
+    report_.span_ns = last > first ? last - first : 0;
+    for (auto& [name, entry] : by_name) {
+      entry.name = name;
+      report_.operators.push_back(entry);
+      if (is_fused(name)) report_.fused.push_back(entry);
+    }
+    const auto by_time = [](const OperatorTime& a, const OperatorTime& b) {
+      return a.time_ns > b.time_ns;
+    };
+    std::ranges::stable_sort(report_.operators, by_time);
+    std::ranges::stable_sort(report_.fused, by_time);
+  }
+
+  // Operators that are what a chain would become.
+  static bool is_fused(std::string_view op) {
+    for (std::string_view name :
+         {"aten.silu", "aten.gelu", "aten.hardswish", "aten.native_layer_norm",
+          "aten._fused_rms_norm", "aten.native_batch_norm", "aten.cudnn_batch_norm",
+          "aten._scaled_dot_product_flash_attention",
+          "aten._scaled_dot_product_efficient_attention",
+          "aten._scaled_dot_product_cudnn_attention", "aten.mish", "aten.addcmul",
+          "aten.native_group_norm", "aten._fused_adam_", "aten._fused_adamw_", "aten._fused_sgd_"})
+      if (op == name || (op.starts_with(name) && op[name.size()] == '.')) return true;
+    return op.starts_with("torch_npu.npu_") || op.starts_with("npu.npu_");
+  }
+
+  // ---- findings
+
+  std::string module_of(NodeId node) const {
+    for (int32_t scope = graph().nodes[node].scope; scope != kNone;
+         scope = graph().scopes[scope].parent)
+      if (graph().scopes[scope].name.starts_with("nn.Module: "))
+        return without_number(graph().scopes[scope].name.substr(11));
+    return "";
+  }
+
+  // The innermost frame outside of torch.
+  std::string source_of(NodeId node) const {
+    const std::vector<int32_t>& stack = graph().nodes[node].positions;
+    for (int32_t frame : stack) {
+      const graph::Position& p = graph().positions[frame];
+      if (p.file.empty() || p.file.starts_with("torch/") ||
+          p.file.find("/torch/") != std::string::npos || p.function.starts_with("<built-in"))
+        continue;
+      return fmt::format("{}:{} {}", p.file, p.line, p.function);
+    }
+    return "";
+  }
+
+  Proof proof_of(const match::Match& match) const {
+    const std::set<NodeId> inside(match.nodes.begin(), match.nodes.end());
+    const std::set<ValueId> inputs(match.inputs.begin(), match.inputs.end());
+    Proof weakest = Proof::kP3;
+    for (NodeId node : match.nodes)
+      for (const graph::Input& input : graph().nodes[node].inputs)
+        for (ValueId value : input.values) {
+          if (value == kNone) continue;
+          const NodeId producer = graph().values[value].producer;
+          const bool number = graph().values[value].meta.flags & trace::kWrappedNumber;
+          if (!number && (inside.contains(producer) || inputs.contains(value)))
+            weakest = std::min(weakest, input.proof);
+        }
+    return weakest;
+  }
+
+  std::string target_of(const match::Rule& rule) const {
+    const bool npu = file_.format.starts_with("ascend");
+    const match::Target* best = nullptr;
+    for (const match::Target& target : rule.targets)
+      if (target.device == (npu ? "npu" : "") || (best == nullptr && target.device.empty()))
+        best = &target;
+    if (best == nullptr && !rule.targets.empty()) best = &rule.targets.front();
+    if (best == nullptr) return "";
+    return best->python.empty() ? best->op : best->python;
+  }
+
+  TraceFinding describe(const match::Match& match) const {
+    TraceFinding finding;
+    const NodeId last = match.nodes.back();
+    finding.rule = match.rule->name;
+    finding.target = target_of(*match.rule);
+    finding.module = module_of(last);
+    finding.source = source_of(last);
+    if (!match.outputs.empty() && match.outputs[0] != kNone)
+      finding.shapes = shape_text(graph().values[match.outputs[0]].meta);
+    for (NodeId node : match.nodes) {
+      finding.operators.push_back(graph().nodes[node].op);
+      finding.events.push_back(graph().nodes[node].event);
+    }
+    finding.conditions = match.conditions;
+    if (!match.refusals.empty()) finding.refusal = match.refusals.front().reason;
+    finding.calls = 1;
+    finding.price = prices_.of(match);
+    finding.priced = finding.price.known;
+    finding.proof = proof_of(match);
+    finding.backward = graph().nodes[last].region.flags & trace::kGraphTask;
+    return finding;
+  }
+
+  static void add_call(TraceFinding* to, const TraceFinding& from) {
+    to->calls += from.calls;
+    to->price.now_ns += from.price.now_ns;
+    to->price.low_ns += from.price.low_ns;
+    to->price.mid_ns += from.price.mid_ns;
+    to->price.high_ns += from.price.high_ns;
+    to->price.launches += from.price.launches;
+    to->priced = to->priced && from.priced;
+    to->proof = std::min(to->proof, from.proof);
+    to->events.insert(to->events.end(), from.events.begin(), from.events.end());
+  }
+
+  void add_findings() {
+    std::map<std::vector<std::string>, TraceFinding> places, refused;
+    for (const match::Match& match : matches_.matches) {
+      TraceFinding finding = describe(match);
+      std::vector<std::string> key = {finding.rule,
+                                      finding.module,
+                                      finding.source,
+                                      finding.shapes,
+                                      finding.backward ? "b" : "f",
+                                      finding.refusal};
+      key.insert(key.end(), finding.conditions.begin(), finding.conditions.end());
+      auto& into = finding.refusal.empty() ? places : refused;
+      auto [it, is_new] = into.try_emplace(key, finding);
+      if (!is_new) add_call(&it->second, finding);
+    }
+    for (auto& [key, finding] : places) report_.findings.push_back(std::move(finding));
+    for (auto& [key, finding] : refused) report_.refused.push_back(std::move(finding));
+    for (auto* list : {&report_.findings, &report_.refused})
+      std::ranges::stable_sort(*list, [](const TraceFinding& a, const TraceFinding& b) {
+        return a.price.now_ns > b.price.now_ns;
+      });
+  }
+
+  void add_advice() {
+    const bool has_operators = !graph().nodes.empty();
+    if (!has_operators)
+      report_.advice.push_back(
+          "the file has no operators of the host: record with activities CPU as well");
+    else if (!inferred_.has_shapes)
+      report_.advice.push_back("no shapes: record_shapes=True raises the proof from P0 to P1");
+    if (has_operators && !inferred_.has_memory)
+      report_.advice.push_back(
+          "no allocation events: profile_memory=True raises the proof from P1 to P2");
+    bool positions = false;
+    for (const graph::Node& node : graph().nodes) positions = positions || !node.positions.empty();
+    if (has_operators && !positions)
+      report_.advice.push_back("no Python frames: with_stack=True names modules and sources");
+    if (calls_.graph_launches > 0)
+      report_.advice.push_back(fmt::format(
+          "{} launches are captured graphs: the operators inside them are not in the file",
+          calls_.graph_launches));
+  }
+
+  const trace::TraceFile& file_;
+  const trace::Calls& calls_;
+  const trace::EventTable& table_;
+  const graph::InferredGraph& inferred_;
+  const match::MatchReport& matches_;
+  price::TracePrices prices_;
+  TraceReport report_;
+};
+
+}  // namespace
+
+TraceReport report_trace(const trace::TraceFile& file, const trace::Calls& calls,
+                         const trace::EventTable& table, const graph::InferredGraph& inferred,
+                         const match::MatchReport& matches) {
+  return Reporter(file, calls, table, inferred, matches).run();
+}
+
+double possible_share(const TraceReport& report) {
+  if (report.total_ns <= 0) return 0;
+  int64_t saved = 0;
+  for (const TraceFinding& finding : report.findings)
+    if (finding.priced) saved += std::max<int64_t>(finding.price.now_ns - finding.price.mid_ns, 0);
+  return static_cast<double>(saved) / static_cast<double>(report.total_ns);
+}
+
+}  // namespace opfuse::report

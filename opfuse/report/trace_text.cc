@@ -1,0 +1,145 @@
+// The terminal text of `opfuse analyze`.
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "opfuse/report/format.h"
+#include "opfuse/report/secrets.h"
+#include "opfuse/report/trace_report.h"
+#include "opfuse/trace/read.h"
+
+namespace opfuse::report {
+namespace {
+
+std::string time_text(int64_t ns) { return format_seconds(static_cast<double>(ns) * 1e-9); }
+
+std::string share_text(int64_t part, int64_t whole) {
+  if (whole <= 0) return "-";
+  return fmt::format("{:.1f}%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+}
+
+std::string proof_name(graph::Proof proof) {
+  static constexpr const char* kNames[] = {"P0 names", "P1 shapes", "P2 memory", "P3 ids"};
+  return kNames[static_cast<size_t>(proof)];
+}
+
+std::string short_operators(const std::vector<std::string>& operators) {
+  std::string text;
+  for (const std::string& op : operators) {
+    std::string name = op.starts_with("aten.") ? op.substr(5) : op;
+    name.resize(std::min(name.size(), name.find('.')));
+    text += (text.empty() ? "" : ", ") + name;
+  }
+  return text;
+}
+
+std::string size_text(int64_t bytes) {
+  if (bytes >= 1 << 20) return format_bytes(bytes);
+  return fmt::format("{} KiB", (bytes + 1023) / 1024);
+}
+
+std::string head_lines(const TraceReport& r) {
+  std::string text = fmt::format("opfuse  {}  ({}{}{}, {} events, {})\n", mask_text(r.path),
+                                 r.format, r.device.empty() ? "" : ", " + r.device,
+                                 r.rank >= 0 ? fmt::format(", rank {}", r.rank) : "",
+                                 format_count(r.events), size_text(r.bytes));
+  if (r.total_ns == 0)
+    text += "  no times in this file: chains are counted only\n";
+  else
+    text += fmt::format("  span {}, {} {} in {}\n", time_text(r.span_ns),
+                        r.on_device ? "device work" : "operators", time_text(r.total_ns),
+                        r.on_device ? plural(r.kernels, "kernel")
+                                    : plural(static_cast<int64_t>(r.operators.size()), "operator"));
+  if (r.on_device)
+    text += fmt::format("  conservation: operators {} + not joined {} = device work {}{}\n",
+                        time_text(r.by_operator_ns), time_text(r.by_kernel_ns - r.by_operator_ns),
+                        time_text(r.by_kernel_ns),
+                        r.orphan_kernels > 0 ? fmt::format("; {} without a launch in the file",
+                                                           plural(r.orphan_kernels, "kernel"))
+                                             : "");
+  if (r.edges[3] > 0)
+    return text + fmt::format("  edges: {} by tensor ids (P3)\n", format_count(r.edges[3]));
+  text += fmt::format("  edges: {} by memory (P2), {} by shapes (P1), {} guessed (P0)\n",
+                      format_count(r.edges[2]), format_count(r.edges[1]), format_count(r.edges[0]));
+  return text;
+}
+
+std::string finding_lines(const TraceReport& r, const TraceFinding& f) {
+  std::string where = f.module;
+  if (!f.source.empty()) where += (where.empty() ? "" : "  ") + f.source;
+  if (where.empty()) where = "place not in the file";
+  std::string text =
+      fmt::format("  {:<16} {:>5} calls  {:>9}  {:>6}  {}{}\n", f.rule, format_count(f.calls),
+                  time_text(f.price.now_ns), share_text(f.price.now_ns, r.total_ns),
+                  mask_text(where), f.backward ? "  (backward)" : "");
+  text += fmt::format("      {}  {}  proof {}\n", f.shapes, short_operators(f.operators),
+                      proof_name(f.proof));
+  if (f.priced)
+    text +=
+        fmt::format("      becomes {}: predicted {} [{}, {}]", f.target, time_text(f.price.mid_ns),
+                    time_text(f.price.low_ns), time_text(f.price.high_ns));
+  else
+    text += fmt::format("      becomes {}: time not predicted, sizes are unknown", f.target);
+  if (f.price.launches > f.calls)
+    text += fmt::format(", {} launches fewer", format_count(f.price.launches - f.calls));
+  text += '\n';
+  for (const std::string& condition : f.conditions) text += "      " + condition + '\n';
+  return text;
+}
+
+std::string loss_lines(const TraceReport& r) {
+  std::string text;
+  for (trace::LossKind kind : r.losses.present()) {
+    const trace::LossInfo& info = trace::loss_info(kind);
+    const trace::LossCount& entry = r.losses.of(kind);
+    const char* level = info.severity == trace::Severity::kLoss     ? "lost"
+                        : info.severity == trace::Severity::kRepair ? "repaired"
+                                                                    : "note";
+    text += fmt::format("  {}: {} {}", level, format_count(entry.count), info.text);
+    if (entry.first_offset >= 0 && info.severity != trace::Severity::kNote) {
+      text += fmt::format("; the first at byte {}", format_count(entry.first_offset));
+      if (const int64_t line = trace::line_of_byte(r.path, entry.first_offset); line > 0)
+        text += fmt::format(", line {}", format_count(line));
+      if (!entry.excerpt.empty()) text += ": " + mask_text(entry.excerpt);
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string trace_text(const TraceReport& r, const TraceTextOptions& options) {
+  std::string text = head_lines(r);
+  if (r.findings.empty()) text += "\nNo chain of small operators that a rule knows.\n";
+  if (!r.findings.empty()) text += "\n  chain             calls       now   share  where\n";
+  for (size_t i = 0; i < r.findings.size() && i < options.top; ++i)
+    text += finding_lines(r, r.findings[i]);
+  if (r.findings.size() > options.top)
+    text += fmt::format("  and {} more (--top)\n", r.findings.size() - options.top);
+  if (!r.findings.empty())
+    text += fmt::format("  possible: {:.1f}% of {} (predicted)\n", 100 * possible_share(r),
+                        r.on_device ? "device work" : "operator time");
+  if (!r.refused.empty()) {
+    text += "\n  looks like a rule, but:\n";
+    for (size_t i = 0; i < r.refused.size() && i < options.top; ++i)
+      text += fmt::format("  {:<16} {:>5} calls  {}: {}\n", r.refused[i].rule,
+                          format_count(r.refused[i].calls),
+                          r.refused[i].module.empty() ? r.refused[i].source : r.refused[i].module,
+                          r.refused[i].refusal);
+  }
+  if (!r.fused.empty()) {
+    text += "\n  fused already:";
+    for (const OperatorTime& op : r.fused)
+      text += fmt::format(" {} x{} ({})", op.name, format_count(op.calls), time_text(op.time_ns));
+    text += '\n';
+  }
+  const std::string losses = loss_lines(r);
+  if (!losses.empty()) text += "\n" + losses;
+  if (!r.advice.empty()) text += '\n';
+  for (const std::string& line : r.advice) text += "  " + line + '\n';
+  return text;
+}
+
+}  // namespace opfuse::report
