@@ -24,7 +24,9 @@ std::vector<std::unique_ptr<Verb>> all_verbs() {
   verbs.push_back(make_run());
   verbs.push_back(make_apply());
   verbs.push_back(make_record());
+  verbs.push_back(make_analyze());
   verbs.push_back(make_compare());
+  verbs.push_back(make_view());
   verbs.push_back(make_explain());
   verbs.push_back(make_doctor());
   return verbs;

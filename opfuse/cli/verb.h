@@ -39,7 +39,9 @@ std::unique_ptr<Verb> make_tune();
 std::unique_ptr<Verb> make_record();
 std::unique_ptr<Verb> make_run();
 std::unique_ptr<Verb> make_apply();
+std::unique_ptr<Verb> make_analyze();
 std::unique_ptr<Verb> make_compare();
+std::unique_ptr<Verb> make_view();
 std::unique_ptr<Verb> make_explain();
 std::unique_ptr<Verb> make_doctor();
 

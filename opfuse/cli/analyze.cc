@@ -1,0 +1,128 @@
+// analyze: chains of small operators in trace files of machines that are not here.
+
+#include <charconv>
+#include <cstdio>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "opfuse/cli/finish.h"
+#include "opfuse/cli/verb.h"
+#include "opfuse/pipeline_trace.h"
+#include "opfuse/report/report.h"
+
+namespace opfuse::cli {
+namespace {
+
+constexpr int kAboveThreshold = 1;
+
+class Analyze : public Verb {
+ public:
+  std::string name() const override { return "analyze"; }
+  std::string summary() const override { return "find chains of small operators in trace files"; }
+  std::string usage() const override { return "analyze TRACE… [--json] [--top N] [--step N]"; }
+  std::string description() const override {
+    return "TRACE is a file that PyTorch's profiler wrote (Chrome trace, .json or .json.gz), or -\n"
+           "for the standard input. Prints the chains by share of time: where, how often, what\n"
+           "they cost, what the fused operator would cost (predicted from the trace's own\n"
+           "kernels), and how sure the data flow is. The file is read as far as it is good; what\n"
+           "is damaged is counted, and the exit status is then 6.\n"
+           "\n"
+           "  opfuse analyze trace.json.gz\n"
+           "  opfuse analyze --fail-above 5% trace.json      status 1 above 5% possible gain";
+  }
+  std::vector<Flag> flags() override {
+    return {{"--json", "", "print JSON instead of text", &json_},
+            {"--top", "N", "how many chains to print (default 10)", &top_},
+            {"--step", "N", "only the step ProfilerStep#N", &step_},
+            {"--rules", "FILE", "a file of more rules (docs/rulebook.md)", &rules_},
+            {"--fail-above", "SHARE", "exit status 1 when more than SHARE of the time could go: 5%",
+             &fail_above_},
+            {"-v,--verbose", "", "print how long each stage took", &verbose_}};
+  }
+
+  int run(const std::vector<std::string>& words) override {
+    if (words.empty())
+      return usage_error("analyze: expected a trace file, as in `opfuse analyze trace.json`");
+    double limit = 0;
+    if (!parse_share(&limit))
+      return usage_error("analyze: --fail-above: expected a share such as 5%, found '" +
+                         fail_above_ + "'");
+    TraceOptions options;
+    options.threads = std::thread::hardware_concurrency() > 1 ? 2 : 1;
+    if (!step_.empty()) {
+      int64_t step = 0;
+      const auto [end, error] = std::from_chars(step_.data(), step_.data() + step_.size(), step);
+      if (error != std::errc() || *end != '\0')
+        return usage_error("analyze: --step: expected a number, found '" + step_ + "'");
+      options.step = step;
+    }
+    Result<match::Rulebook> rulebook =
+        match::load_rulebook(rule_files(), graph::SchemaTable::builtin());
+    if (!rulebook.ok()) return usage_error("analyze: " + rulebook.error().message);
+    return analyze_all(words, options, *rulebook, limit);
+  }
+
+ private:
+  int analyze_all(const std::vector<std::string>& paths, const TraceOptions& options,
+                  const match::Rulebook& rulebook, double limit) const {
+    bool damaged = false, above = false;
+    std::string list;
+    for (const std::string& path : paths) {
+      StageLog log;
+      Result<TraceAnalysis> analysis = analyze_trace(path, options, rulebook, &log);
+      if (!analysis.ok()) {
+        say("analyze: " + analysis.error().message);
+        return report::kExitDamagedInput;
+      }
+      const report::TraceReport& found = analysis->report;
+      damaged = damaged || found.losses.damaged();
+      above = above || (!fail_above_.empty() && report::possible_share(found) > limit);
+      if (json_)
+        list += (list.empty() ? "" : ",\n") + report::trace_json(found);
+      else
+        std::fputs((text_separator(path, paths) +
+                    report::trace_text(found, {static_cast<size_t>(std::max<int64_t>(top_, 0)),
+                                               use_color("auto")}))
+                       .c_str(),
+                   stdout);
+      if (verbose_) print_times(log);
+    }
+    if (json_) std::fputs((paths.size() == 1 ? list : "[" + list + "]\n").c_str(), stdout);
+    if (damaged) return report::kExitDamagedInput;
+    return above ? kAboveThreshold : 0;
+  }
+
+  std::vector<std::string> rule_files() const {
+    return rules_.empty() ? std::vector<std::string>{} : std::vector{rules_};
+  }
+
+  static std::string text_separator(const std::string& path, const std::vector<std::string>& all) {
+    return path == all.front() ? "" : "\n";
+  }
+
+  static void print_times(const StageLog& log) {
+    for (const auto& [stage, seconds] : log.seconds)
+      say(fmt::format("{:<8} {:.3f} s", stage, seconds));
+  }
+
+  bool parse_share(double* share) const {
+    if (fail_above_.empty()) return true;
+    const char* last = fail_above_.data() + fail_above_.size();
+    const auto [end, error] = std::from_chars(fail_above_.data(), last, *share);
+    if (error != std::errc() || *share < 0) return false;
+    if (end == last) return *share <= 1;
+    *share /= 100;
+    return end + 1 == last && *end == '%';
+  }
+
+  bool json_ = false, verbose_ = false;
+  int64_t top_ = 10;
+  std::string step_, fail_above_, rules_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_analyze() { return std::make_unique<Analyze>(); }
+
+}  // namespace opfuse::cli

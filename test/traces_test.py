@@ -1,0 +1,128 @@
+"""Trace files from the command line: analyze, compare, view; the page of view in a browser."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TRACES = ROOT / "test" / "traces"
+sys.path.insert(0, str(ROOT / "test" / "browser"))
+
+from devtools import Browser, Page, find_chromium  # noqa: E402
+
+BERT = TRACES / "kineto_bert_small_h100.json.gz"
+
+
+def opfuse(*words, stdin=b"", **more) -> subprocess.CompletedProcess:
+    command = [os.environ["OPFUSE_BIN"], *map(str, words)]
+    return subprocess.run(command, input=stdin, capture_output=True, timeout=120, **more)
+
+
+def swish_trace(calls: int, fused: bool) -> str:
+    """A CPU step with `calls` times x * sigmoid(x), or the fused operator, between convolutions."""
+    events, now = [], 1000
+
+    def op(name: str, inputs: int, dur: int) -> None:
+        nonlocal now
+        now += 100
+        args = {
+            "External id": len(events) + 1,
+            "Input Dims": [[4, 8]] * inputs,
+            "Input type": ["float"] * inputs,
+        }
+        event = {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": now + 0.5}
+        events.append({**event, "dur": dur, "args": args})
+
+    for _ in range(calls):
+        op("aten::mkldnn_convolution", 1, 50)
+        if fused:
+            op("aten::silu", 1, 10)
+        else:
+            op("aten::sigmoid", 1, 10)
+            op("aten::mul", 2, 10)
+    step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#3", "pid": 1, "tid": 1}
+    events.append({**step, "ts": 1000, "dur": now})
+    return json.dumps({"traceEvents": events})
+
+
+def test_json_is_strict_and_counts(tmp_path):
+    done = opfuse("analyze", "--json", BERT)
+    assert done.returncode == 0
+    report = json.loads(done.stdout)
+    assert report["events"] == 2551 and report["kernels"] == 60
+    assert report["by_kernel_ns"] == report["by_operator_ns"]
+    assert report["findings"] == []
+
+
+def test_a_pipe_is_read_as_the_file_is():
+    from_file = json.loads(opfuse("analyze", "--json", BERT).stdout)
+    piped = json.loads(opfuse("analyze", "--json", "-", stdin=BERT.read_bytes()).stdout)
+    inflated = gzip.decompress(BERT.read_bytes())
+    plain = json.loads(opfuse("analyze", "--json", "-", stdin=inflated).stdout)
+    for other in (piped, plain):
+        assert other | {"path": ""} == from_file | {"path": ""}
+
+
+def test_a_cut_file_is_used_and_named_with_status_6(tmp_path):
+    text = gzip.decompress(BERT.read_bytes())
+    (tmp_path / "cut.json").write_bytes(text[: len(text) // 2])
+    done = opfuse("analyze", "cut.json", cwd=tmp_path)
+    assert done.returncode == 6
+    assert b"events cut off at the end of the file" in done.stdout and b", line " in done.stdout
+    (tmp_path / "cut.json.gz").write_bytes(BERT.read_bytes()[:20000])
+    done = opfuse("analyze", "--json", "cut.json.gz", cwd=tmp_path)
+    assert done.returncode == 6
+    report = json.loads(done.stdout)
+    assert report["events"] > 100
+    assert "StreamCut" in [loss["name"] for loss in report["losses"]]
+
+
+def test_findings_above_a_share_fail_on_request(tmp_path):
+    (tmp_path / "swish.json").write_text(swish_trace(49, fused=False))
+    done = opfuse("analyze", "--json", "swish.json", cwd=tmp_path)
+    assert done.returncode == 0
+    report = json.loads(done.stdout)
+    assert [(f["rule"], f["calls"]) for f in report["findings"]] == [("silu", 49)]
+    assert opfuse("analyze", "--fail-above", "1%", "swish.json", cwd=tmp_path).returncode == 1
+    assert opfuse("analyze", "--fail-above", "99%", "swish.json", cwd=tmp_path).returncode == 0
+    assert opfuse("analyze", "--fail-above", "much", "swish.json", cwd=tmp_path).returncode == 2
+
+
+def test_a_step_that_is_not_there_is_named_with_those_that_are(tmp_path):
+    (tmp_path / "swish.json").write_text(swish_trace(2, fused=False))
+    assert opfuse("analyze", "--step", "3", "swish.json", cwd=tmp_path).returncode == 0
+    done = opfuse("analyze", "--step", "7", "swish.json", cwd=tmp_path)
+    assert done.returncode != 0 and b"it has the steps 3" in done.stderr
+
+
+def test_compare_says_what_became_what(tmp_path):
+    (tmp_path / "before.json").write_text(swish_trace(49, fused=False))
+    (tmp_path / "after.json").write_text(swish_trace(49, fused=True))
+    done = opfuse("compare", "before.json", "after.json", "--batch", "128", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    text = done.stdout.decode()
+    assert "49 x  aten.sigmoid, aten.mul.Tensor -> aten.silu" in text
+    assert "TIME (profiled)" in text and "images/s" in text
+
+
+def test_the_page_of_view_answers_to_keys(tmp_path):
+    if find_chromium() is None:
+        pytest.skip("no Chromium")
+    page_file = tmp_path / "view.html"
+    done = opfuse("view", BERT, "-o", page_file)
+    assert done.returncode == 0, done.stderr
+    assert opfuse("view", BERT, "-o", page_file).returncode == 2  # not without --force
+    with Browser() as browser:
+        page: Page = browser.open(page_file.as_uri())
+        assert page.evaluate("document.querySelectorAll('canvas').length") == 1
+        before = page.evaluate("timeline.range().to - timeline.range().from")
+        page.evaluate("timeline.canvas.focus()")
+        page.press("w")
+        page.wait_for(f"timeline.range().to - timeline.range().from < {before}")
+        assert page.evaluate("timeline.steps[0].count") > 1900
+        assert page.errors == []
