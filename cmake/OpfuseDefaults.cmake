@@ -34,6 +34,9 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
 endif()
 
 add_library(opfuse_sanitizers INTERFACE)
+if(OPFUSE_FUZZ)
+  target_compile_options(opfuse_sanitizers INTERFACE -fsanitize=fuzzer-no-link)
+endif()
 if(OPFUSE_SANITIZE)
   target_compile_options(opfuse_sanitizers INTERFACE
     -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
