@@ -36,8 +36,8 @@ def text_of(path: Path) -> str:
 
 
 def layer_of(path: Path) -> str:
-    """opfuse/graph/text.cc -> graph; opfuse/pipeline_test.cc -> pipeline."""
-    return path.parts[1] if len(path.parts) > 2 else path.stem.removesuffix("_test")
+    """opfuse/graph/text.cc -> graph; opfuse/pipeline_trace_test.cc -> pipeline."""
+    return path.parts[1] if len(path.parts) > 2 else path.stem.split("_")[0]
 
 
 def includes(text: str) -> Iterator[tuple[int, str, str]]:

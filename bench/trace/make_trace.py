@@ -85,7 +85,8 @@ def main() -> None:
                 )
             elif kind < 0.70:
                 text = (
-                    f'  {{\n    "ph": "X", "cat": "python_function", "name": "{rng.choice(FRAMES)}", '
+                    f'  {{\n    "ph": "X", "cat": "python_function", '
+                    f'"name": "{rng.choice(FRAMES)}", '
                     f'"pid": 48213, "tid": 48213,\n    "ts": {ts}, "dur": {draw() * 500:.3f},\n'
                     f'    "args": {{\n      "Python parent id": {max(0, n - 7)}, '
                     f'"Python id": {n}, "Ev Idx": {n}\n    }}\n  }},\n'
@@ -102,7 +103,8 @@ def main() -> None:
                 )
             elif kind < 0.92:
                 text = (
-                    f'  {{\n    "ph": "X", "cat": "kernel", "name": "{rng.choice(KERNELS)}", "pid": 0, '
+                    f'  {{\n    "ph": "X", "cat": "kernel", '
+                    f'"name": "{rng.choice(KERNELS)}", "pid": 0, '
                     f'"tid": 7,\n    "ts": {ts}, "dur": {draw() * 200:.3f},\n    "args": {{\n'
                     f'      "External id": {n},\n      "queued": 0, "device": 0, "context": 1,\n'
                     f'      "stream": 7, "correlation": {link},\n'
@@ -111,13 +113,14 @@ def main() -> None:
                     f'      "blocks per SM": {draw() * 90:.6f},\n'
                     f'      "warps per SM": {draw() * 60:.6f},\n'
                     f'      "grid": [{rng.randint(1, 9000)}, 1, 1],\n      "block": [128, 1, 1],\n'
-                    f'      "est. achieved occupancy %": {rng.randint(0, 100)}\n    }}\n  }},\n  {{\n'
-                    f'    "ph": "f", "id": {link}, "pid": 0, "tid": 7, "ts": {ts},\n'
+                    f'      "est. achieved occupancy %": {rng.randint(0, 100)}\n    }}\n  }},\n'
+                    f'  {{\n    "ph": "f", "id": {link}, "pid": 0, "tid": 7, "ts": {ts},\n'
                     f'    "cat": "ac2g", "name": "ac2g", "bp": "e"\n  }},\n'
                 )
             else:
                 text = (
-                    f'  {{\n    "ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]",\n'
+                    f'  {{\n    "ph": "i", "cat": "cpu_instant_event", '
+                    f'"s": "t", "name": "[memory]",\n'
                     f'    "pid": 48213, "tid": 48213, "ts": {ts},\n    "args": {{\n'
                     f'      "Total Reserved": {rng.getrandbits(34)}, '
                     f'"Total Allocated": {rng.getrandbits(33)}, "Bytes": {rng.getrandbits(24)}, '
