@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 namespace opfuse {
@@ -137,11 +138,121 @@ TEST(TraceAnalysis, AModelThatIsFusedAlreadyHasNoFinding) {
   EXPECT_FALSE(a.report.losses.damaged());
 }
 
-// Two shapes of schema, tensor ids reused: values follow the last writer.
-TEST(TraceAnalysis, ExecutionTracesHaveTensorIds) {
+// Nodes of an execution trace, flat (1.0.1) or nested (1.1).
+class ExecutionWriter {
+ public:
+  explicit ExecutionWriter(bool flat) : flat_(flat) {
+    add("[pytorch|profiler|execution_trace|thread]", "", {}, {});
+  }
+
+  // Tensors are "tensor id, storage id, offset"; all are f32[4,8].
+  void add(const std::string& name, const std::string& schema,
+           const std::vector<std::string>& inputs, const std::vector<std::string>& outputs) {
+    const std::string in = fmt::format("{}", fmt::join(tensors(inputs), ",")),
+                      out = fmt::format("{}", fmt::join(tensors(outputs), ","));
+    const std::string in_shapes = repeat("[4,8]", inputs.size()),
+                      out_shapes = repeat("[4,8]", outputs.size()),
+                      in_types = repeat("\"Tensor(float)\"", inputs.size()),
+                      out_types = repeat("\"Tensor(float)\"", outputs.size());
+    const int id = ++id_ + 1;
+    std::string node;
+    if (flat_)
+      node = fmt::format(
+          R"({{"name":"{}","id":{},"parent":{},"seq_id":-1,"tid":1,"op_schema":"{}","inputs":[{}],)"
+          R"("input_shapes":[{}],"input_types":[{}],"outputs":[{}],"output_shapes":[{}],)"
+          R"("output_types":[{}]}})",
+          name, id, id == 2 ? 1 : 2, schema, in, in_shapes, in_types, out, out_shapes, out_types);
+    else
+      node = fmt::format(
+          R"({{"id":{},"name":"{}","ctrl_deps":{},"inputs":{{"values":[{}],"shapes":[{}],)"
+          R"("types":[{}],"strides":[{}]}},"outputs":{{"values":[{}],"shapes":[{}],"types":[{}],)"
+          R"("strides":[{}]}},"attrs":[{{"name":"tid","type":"uint64","value":1}},)"
+          R"({{"name":"op_schema","type":"string","value":"{}"}}]}})",
+          id, name, id == 2 ? 1 : 2, in, in_shapes, in_types, repeat("[8,1]", inputs.size()), out,
+          out_shapes, out_types, repeat("[8,1]", outputs.size()), schema);
+    nodes_ += (nodes_.empty() ? "" : ",") + node;
+  }
+  void sigmoid(const std::string& x, const std::string& y) {
+    add("aten::sigmoid", "aten::sigmoid(Tensor self) -> Tensor", {x}, {y});
+  }
+  void mul(const std::string& a, const std::string& b, const std::string& y) {
+    add("aten::mul", "aten::mul.Tensor(Tensor self, Tensor other) -> Tensor", {a, b}, {y});
+  }
+  std::string text() const {
+    return fmt::format(R"({{"schema":"{}","pid":1,"nodes":[{}]}})", flat_ ? "1.0.1" : "1.1.1",
+                       nodes_);
+  }
+
+ private:
+  static std::vector<std::string> tensors(const std::vector<std::string>& ids) {
+    std::vector<std::string> list;
+    for (const std::string& id : ids) list.push_back("[" + id + ",32,4,\"cuda:0\"]");
+    return list;
+  }
+  static std::string repeat(const std::string& text, size_t count) {
+    return fmt::format("{}", fmt::join(std::vector<std::string>(count, text), ","));
+  }
+
+  bool flat_;
+  int id_ = 0;
+  std::string nodes_;
+};
+
+TEST(TraceAnalysis, ExecutionTracesProveByTensorIds) {
+  for (const bool flat : {true, false}) {
+    SCOPED_TRACE(flat ? "1.0.1" : "1.1.1");
+    ExecutionWriter trace(flat);
+    trace.sigmoid("10,11,0", "20,21,0");
+    trace.mul("10,11,0", "20,21,0", "30,31,0");
+    // The same pointers again: other values.
+    trace.sigmoid("30,31,0", "20,21,0");
+    trace.mul("30,31,0", "20,21,0", "10,11,0");
+    const TraceAnalysis a = analyze_text(trace.text(), "et.json");
+    ASSERT_EQ(a.report.findings.size(), 1u);
+    EXPECT_EQ(a.report.findings[0].rule, "silu");
+    EXPECT_EQ(a.report.findings[0].calls, 2);
+    EXPECT_EQ(a.report.findings[0].proof, graph::Proof::kP3);
+    EXPECT_FALSE(a.report.losses.damaged());
+  }
+}
+
+TEST(TraceAnalysis, ATensorIdThatIsUsedAgainIsAnotherValue) {
+  ExecutionWriter trace(false);
+  trace.sigmoid("10,11,0", "20,21,0");
+  trace.sigmoid("20,21,0", "10,11,0");  // not x any more
+  trace.mul("10,11,0", "20,21,0", "30,31,0");
+  const TraceAnalysis a = analyze_text(trace.text(), "reused.json");
+  ASSERT_EQ(a.report.findings.size(), 1u);  // s * sigmoid(s), with s = sigmoid(x)
+  EXPECT_EQ(a.report.findings[0].calls, 1);
+  EXPECT_EQ(a.inferred.graph.nodes.size(), 3u);
+}
+
+TEST(TraceAnalysis, HalvesOfOneStorageAreTwoValues) {
+  for (const bool flat : {true, false}) {
+    ExecutionWriter trace(flat);
+    trace.sigmoid("10,11,0", "20,21,0");
+    trace.mul("12,11,32", "20,21,0", "30,31,0");
+    const TraceAnalysis a = analyze_text(trace.text(), "halves.json");
+    EXPECT_TRUE(a.report.findings.empty());
+  }
+}
+
+// Missing commas, a string cut at the end, a parent that is not there.
+TEST(TraceAnalysis, DamagedExecutionTracesGiveTheirWholeNodes) {
+  const TraceAnalysis a = analyze_text(
+      R"({"schema":"1.1.1-chakra","nodes":[{"id":1,"name":"a"} {"id":2,"name":"b","ctrl_deps":77},{"id":3,"na)",
+      "cut-et.json");
+  EXPECT_EQ(a.report.events, 2);
+  EXPECT_EQ(a.report.losses.count(trace::LossKind::kCommaMissing), 1);
+  EXPECT_EQ(a.report.losses.count(trace::LossKind::kEventCut), 1);
+  EXPECT_EQ(a.report.losses.count(trace::LossKind::kParentMissing), 1);
+}
+
+TEST(TraceAnalysis, AnExecutionTraceOfAProgramIsRead) {
   const TraceAnalysis a = analyze_file(OPFUSE_SOURCE_DIR "/test/traces/et_simple_add.json.gz");
   EXPECT_EQ(a.report.events, 38);
   EXPECT_GT(a.report.edges[3], 0);
+  EXPECT_FALSE(a.report.losses.damaged());
 }
 
 TEST(TraceAnalysis, AscendKernelTablesHaveShapes) {
@@ -149,6 +260,44 @@ TEST(TraceAnalysis, AscendKernelTablesHaveShapes) {
   EXPECT_EQ(a.report.events, 29);
   EXPECT_GT(a.report.total_ns, 0);
   EXPECT_FALSE(a.report.losses.damaged());
+}
+
+// The published case on an NPU, synthetic: the columns of the profiler's table, EfficientNet-B0's
+// 49 calls of Swish as Sigmoid and Mul behind each BatchNorm.
+TEST(TraceAnalysis, SwishOnAnNpuBecomesNpuSilu) {
+  std::string table =
+      "Step Id,Model ID,Task ID,Stream ID,Name,Type,OP State,Accelerator Core,Start Time(us),"
+      "Duration(us),Wait Time(us),Input Shapes,Input Data Types,Output Shapes,Output Data Types\n";
+  double now = 1736413971558972.5;
+  const auto kernel = [&](const char* type, const std::string& in, const std::string& types,
+                          const std::string& out, double dur) {
+    table += fmt::format(
+        "19,1,7,2,aclnn{0}_{0},{0},dynamic,AI_VECTOR_CORE,\"{1:.3f}\t\",{2},0.5,"
+        "\"\"\"{3}\"\"\",{4},\"\"\"{5}\"\"\",DT_FLOAT16\n",
+        type, now, dur, in, types, out);
+    now += dur + 1;
+  };
+  for (int i = 0; i < 49; ++i) {
+    const std::string shape = fmt::format("128,{},56,56", 16 + 8 * i);
+    kernel("Conv2D", "128,16,56,56;32,16,3,3", "DT_FLOAT16;DT_FLOAT16", shape, 90);
+    kernel("BNTrainingUpdate", shape, "DT_FLOAT16", shape, 60);
+    kernel("Sigmoid", shape, "DT_FLOAT16", shape, 30);
+    kernel("Mul", shape + ";" + shape, "DT_FLOAT16;DT_FLOAT16", shape, 40);
+  }
+  const TraceAnalysis a = analyze_text(table, "kernel_details.csv");
+  EXPECT_FALSE(a.report.losses.damaged());
+  int64_t calls = 0, now_ns = 0;
+  for (const report::TraceFinding& finding : a.report.findings) {
+    EXPECT_EQ(finding.rule, "silu");
+    EXPECT_EQ(finding.target, "torch_npu.npu_silu");
+    EXPECT_TRUE(finding.priced);
+    EXPECT_LT(finding.price.mid_ns, finding.price.now_ns);
+    EXPECT_LT(finding.proof, graph::Proof::kP2);
+    calls += finding.calls;
+    now_ns += finding.price.now_ns;
+  }
+  EXPECT_EQ(calls, 49);
+  EXPECT_EQ(now_ns, 49 * 70000);
 }
 
 std::string sample(const char* name) {
@@ -161,6 +310,33 @@ int64_t calls_of(const TraceAnalysis& a, std::string_view rule) {
   for (const report::TraceFinding& finding : a.report.findings)
     if (finding.rule == rule) calls += finding.calls;
   return calls;
+}
+
+// 120 large ones take 12.9 ms, and would take about 3.8 ms at the bandwidth of this trace's
+// kernels.
+TEST(TraceAnalysis, TheGelusOfOwlv2AreProvedByMemory) {
+  const std::string path = sample("kineto_owlv2_h100.json.gz");
+  if (path.empty()) GTEST_SKIP() << "OPFUSE_SAMPLES does not name the folder of large traces";
+  auto rules = match::parse_rules(
+      "op quick_gelu(x: T) -> T\n  version 1\n  composition\n    return x * sigmoid(1.702 * x)\n"
+      "  target vendor.quick_gelu(x)\n",
+      "quick.rule", graph::SchemaTable::builtin());
+  ASSERT_TRUE(rules.ok());
+  match::Rulebook book;
+  book.rules = std::move(*rules);
+  StageLog log;
+  const auto a = analyze_trace(path, {}, book, &log);
+  ASSERT_TRUE(a.ok());
+  ASSERT_EQ(a->report.findings.size(), 2u);
+  const report::TraceFinding& large = a->report.findings[0];
+  EXPECT_EQ(large.calls, 120);
+  EXPECT_EQ(large.shapes, "bf16[1,5185,4096]");
+  EXPECT_EQ(large.proof, graph::Proof::kP2);
+  EXPECT_EQ(large.conditions.size(), 1u);
+  EXPECT_NEAR(static_cast<double>(large.price.now_ns), 12.9e6, 0.1e6);
+  EXPECT_LE(large.price.low_ns, 3'800'000);
+  EXPECT_GE(large.price.high_ns, 3'800'000);
+  EXPECT_EQ(a->report.findings[1].calls, 60);
 }
 
 TEST(TraceAnalysis, QwenKeepsItsOrphanKernels) {

@@ -173,6 +173,9 @@ void read_chrome(ByteSource* source, const ChromeReadOptions& options, TraceFile
 void finish_trace_file(TraceFile* file) {
   if (file->categories.empty()) file->categories.push_back(0);
   file->rank = rank_of(*file);
+  for (const FileThread& t : file->threads)
+    if (file->format == "chrome" && file->text(t.process).starts_with("Ascend Hardware"))
+      file->format = "ascend timeline";
   file->base_ns = header_number(*file, "baseTimeNanoseconds", 0);
   Finisher(file).run();
 }
