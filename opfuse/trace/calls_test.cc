@@ -89,8 +89,8 @@ TEST(Calls, CrossingSlicesAreCountedAndNested) {
   const Found f = find(row("cpu_op", "a::parent", 0.5, 10) + "," + row("cpu_op", "a::child", 5, 7) +
                        "," + row("cpu_op", "a::sibling", 11, 4));
   EXPECT_EQ(f.calls.parent[1], 0);
-  EXPECT_EQ(f.calls.parent[2], 1);
-  EXPECT_EQ(f.file.losses.count(LossKind::kCrossingSlices), 2);
+  EXPECT_EQ(f.calls.parent[2], kNone);  // touches the child by the microsecond of rounding
+  EXPECT_EQ(f.file.losses.count(LossKind::kCrossingSlices), 1);
 }
 
 TEST(Calls, WholeMicrosecondsKeepTheOrderOfTheFile) {
