@@ -190,7 +190,16 @@ def test_a_bad_size_is_named(tmp_path, text):
 
 
 @pytest.mark.parametrize(
-    "flag", ["--allow=E9", "--color=blue", "--target=tpu", "--budget=1", "--rules=none.rule"]
+    "flag",
+    [
+        "--allow=E9",
+        "--levers=ops,turbo",
+        "--levers=",
+        "--color=blue",
+        "--target=tpu",
+        "--budget=1",
+        "--rules=none.rule",
+    ],
 )
 def test_a_flag_that_means_nothing_is_named(tmp_path, flag):
     done = opfuse("tune", flag, "--", sys.executable, "-c", "print(1)", cwd=tmp_path)

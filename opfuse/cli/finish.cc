@@ -79,7 +79,7 @@ void write_files(const LaunchOptions& options, const report::Report& report,
 
 int outcome_code(const LaunchOptions& options, const report::Report& report) {
   if (options.require_gain > 0 && report.outcome == report::Outcome::kTuned) {
-    const auto ratio = report::headline_ratio(report);
+    const auto ratio = report::total_ratio(report);
     if (!ratio || ratio->low < options.require_gain) return exit_code(report::Outcome::kNotFaster);
   }
   return exit_code(report.outcome);

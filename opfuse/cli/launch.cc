@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <sstream>
 
 #include "opfuse/cli/child.h"
 #include "opfuse/cli/finish.h"
@@ -35,6 +36,23 @@ bool one_of(const std::string& value, std::initializer_list<const char*> allowed
                      [&](const char* word) { return value == word; });
 }
 
+}  // namespace
+
+Result<std::vector<std::string>> parse_levers(const std::string& text) {
+  if (text == "all") return std::vector<std::string>{"ops", "memory"};
+  std::vector<std::string> levers;
+  std::istringstream words(text);
+  for (std::string word; std::getline(words, word, ',');) {
+    if (!one_of(word, {"ops", "memory"}))
+      return Error{"--levers: expected ops, memory or all, found '" + word + "'"};
+    levers.push_back(word);
+  }
+  if (levers.empty()) return Error{"--levers: expected ops, memory or all, found ''"};
+  return levers;
+}
+
+namespace {
+
 // Flags that cannot mean anything are refused before the command starts.
 Status check_options(const LaunchOptions& o) {
   if (!o.verify_memory.empty()) {
@@ -46,6 +64,7 @@ Status check_options(const LaunchOptions& o) {
     return Error{"--color: expected auto, always or never, found '" + o.color + "'"};
   if (!one_of(o.target, {"", "torch_npu"}))
     return Error{"--target: expected torch_npu, found '" + o.target + "'"};
+  OPFUSE_TRY([[maybe_unused]] const auto levers, parse_levers(o.levers));
   if (o.budget_steps < kLeastBudget)
     return Error{"--budget: expected at least " + std::to_string(kLeastBudget) +
                  " steps (6 pairs to choose by and 6 fresh ones: fewer decide nothing), found " +

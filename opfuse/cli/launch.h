@@ -20,6 +20,7 @@ struct LaunchOptions {
   bool markdown = false, csv = false;
   std::string allow = "E1", target, color = "auto", plan, log;
   std::vector<std::string> only, exclude, rules;
+  std::string levers = "ops";  // a list of what to try, separated by commas, or "all"
   int64_t budget_steps = 64, batch = -1;
   double budget_seconds = 180, require_gain = 0;
   std::string verify_memory;  // "2G", "500M", bytes; "" half of what is free
@@ -33,6 +34,9 @@ struct Installation {
   std::string library;     // libopfuse_torch.so
 };
 Result<Installation> find_installation();
+
+// "ops,memory" -> its words.
+Result<std::vector<std::string>> parse_levers(const std::string& text);
 
 // "2G" -> bytes.
 Result<int64_t> parse_bytes(const std::string& text);

@@ -106,6 +106,7 @@ Status write_config(const LaunchOptions& o, const Installation& installation,
   if (!o.plan.empty()) plan = fs::absolute(o.plan).string();
   std::vector<std::string> rules;
   for (const auto& file : o.rules) rules.push_back(fs::absolute(file).string());
+  OPFUSE_TRY(const std::vector<std::string> levers, parse_levers(o.levers));
   Json config = {
       {"version", 1},
       {"opfuse", kVersion},
@@ -121,6 +122,7 @@ Status write_config(const LaunchOptions& o, const Installation& installation,
       {"strict", o.strict},
       {"source", !o.no_source},
       {"allow", o.allow},
+      {"levers", levers},
       {"only", o.only},
       {"exclude", o.exclude},
       {"target", o.target},

@@ -85,6 +85,10 @@ class Tune : public LaunchVerb {
          &options_.budget_steps},
         {"--budget-seconds", "S", "most seconds of measured steps (default 180)",
          &options_.budget_seconds},
+        {"--levers", "LIST",
+         "what to try, separated by commas: ops (default), memory (a caching allocator for CPU "
+         "tensors), or all",
+         &options_.levers},
         {"--require-gain", "RATIO",
          "like --exit-code, and 4 when the gain's lower end is below RATIO",
          &options_.require_gain},

@@ -111,6 +111,8 @@ void read_result(const Fields& from, Report* report) {
   read_near_misses(from, "near_misses", &report->near_misses);
   if (const auto verdict = from.object("verdict")) read_verdict(*verdict, &report->verdict);
   if (const auto speed = from.object("ab")) read_speed(*speed, &report->speed);
+  read_levers(from, "levers", &report->levers);
+  if (const auto speed = from.object("together")) read_speed(*speed, &report->together);
   read_texts(from, "files", &report->files);
   read_diffs(from, "diffs", &report->diffs);
 }

@@ -149,6 +149,8 @@ Report read_all(const Fields& from) {
   }
   if (const auto step = from.object("step")) read_step_facts(*step, &report.step);
   if (const auto speed = from.object("speed")) read_speed(*speed, &report.speed);
+  read_levers(from, "levers", &report.levers);
+  if (const auto speed = from.object("together")) read_speed(*speed, &report.together);
   if (const auto sides = from.object("sides")) {
     read_side(*sides, "plain", &report.plain);
     read_side(*sides, "old", &report.old_side);
@@ -185,6 +187,8 @@ std::string report_to_json(const Report& report) {
                  {"python", report.versions.python}}},
                {"step", json_of(report.step)},
                {"speed", json_of(report.speed)},
+               {"levers", json_array(report.levers)},
+               {"together", json_of(report.together)},
                {"sides",
                 {{"plain", json_of(report.plain)},
                  {"old", json_of(report.old_side)},

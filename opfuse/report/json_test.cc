@@ -26,6 +26,20 @@ std::string error_of(const std::string& json) {
   return report.ok() ? "" : report.error().message;
 }
 
+TEST(ReportJson, LeversReadBack) {
+  Report report;
+  report.levers.push_back({"memory", "what", "tuned", "why", true, {"import x"}, {}});
+  report.levers[0].speed.headline_wall = {1.5, 1.4, 1.6, 12};
+  report.together.headline_wall = {2, 1.9, 2.1, 12};
+  const auto back = parse_report(report_to_json(report), "report.json");
+  ASSERT_TRUE(back.ok()) << back.error().message;
+  ASSERT_EQ(back->levers.size(), 1u);
+  EXPECT_TRUE(back->levers[0].kept);
+  EXPECT_EQ(back->levers[0].lines, std::vector<std::string>{"import x"});
+  EXPECT_EQ(back->levers[0].speed.headline_wall.pairs, 12);
+  EXPECT_DOUBLE_EQ(back->together.headline_wall.ratio, 2);
+}
+
 TEST(ReportJson, ReadsBackWhatItWrote) {
   const std::string json = report_to_json(sample_report());
   const auto report = parse_report(json, "report.json");

@@ -216,6 +216,28 @@ Json json_of(const Speed& speed) {
           {"counted_steps", speed.counted_steps}};
 }
 
+// A process writes a lever's times as "ab", a report as "speed".
+void read_levers(const Fields& from, const char* key, std::vector<Lever>* to) {
+  for (const Fields& fields : from.objects(key)) {
+    Lever& lever = to->emplace_back();
+    fields.read("name", &lever.name);
+    fields.read("what", &lever.what);
+    fields.read("outcome", &lever.outcome);
+    fields.read("reason", &lever.reason);
+    fields.read("kept", &lever.kept);
+    fields.read("lines", &lever.lines);
+    for (const char* name : {"ab", "speed"})
+      if (fields.has(name))
+        if (const auto speed = fields.object(name)) read_speed(*speed, &lever.speed);
+  }
+}
+
+Json json_of(const Lever& lever) {
+  return {{"name", lever.name},           {"what", lever.what}, {"outcome", lever.outcome},
+          {"reason", lever.reason},       {"kept", lever.kept}, {"lines", lever.lines},
+          {"speed", json_of(lever.speed)}};
+}
+
 void read_sites(const Fields& from, const char* key, std::vector<Site>* to) {
   for (const Fields& fields : from.objects(key)) {
     Site& site = to->emplace_back();

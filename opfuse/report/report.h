@@ -85,7 +85,9 @@ struct StepFacts {
 struct StepTime {
   int64_t step = 0;
   double wall_s = 0, data_s = 0, cpu_s = 0;
-  std::string side;  // plain, record, values, validate, old, new, skipped
+  // plain, record, values, validate, old, new, skipped; memory_off, memory_on, all_off, all_on, and
+  // warm for a step after such a change
+  std::string side;
 };
 
 // TIME, DATA and images/s of one side of the comparison.
@@ -102,6 +104,16 @@ struct Speed {
   verify::RatioInterval choosing, headline_wall, headline_cpu;
   double old_step_s = 0, new_step_s = 0;  // medians over the counted steps
   int counted_steps = 0;
+};
+
+// Something beside operators that was tried after them: "memory".
+struct Lever {
+  std::string name, what;
+  std::string outcome;  // as of Speed, or "refused"
+  std::string reason;
+  bool kept = false;
+  std::vector<std::string> lines;  // Python that makes it permanent
+  Speed speed;                     // off against on, the operators as decided
 };
 
 struct ChainOperator {
@@ -192,6 +204,8 @@ struct Report {
   SideTimes old_side, new_side;
   SideTimes plain;  // steps before anything was switched
   Costs costs;
+  std::vector<Lever> levers;
+  Speed together;  // everything that is kept against the original; no pairs: not measured
   std::vector<Site> sites;
   std::vector<NearMiss> near_misses;
   verify::Verdict verdict;
@@ -237,7 +251,11 @@ std::string csv_text(const Report& report);
 // The verdict in one sentence, and what to do next: the same words in every form of the report.
 std::string verdict_sentence(const Report& report);
 std::vector<std::string> next_steps(const Report& report);
-// 1.27 for a tuned run, with its interval; none when no ratio was measured.
+// 1.27 for a tuned run, with its interval; none when no ratio was measured. Of the operators alone.
 std::optional<verify::RatioInterval> headline_ratio(const Report& report);
+// The same of one comparison: of its fresh pairs where there are some.
+std::optional<verify::RatioInterval> ratio_of(const Speed& speed);
+// Of everything that is kept: levers too.
+std::optional<verify::RatioInterval> total_ratio(const Report& report);
 
 }  // namespace opfuse::report

@@ -191,6 +191,31 @@ void write_step(const Report& report, Writer* out) {
               Style::kDim);
 }
 
+void write_levers(const Report& report, Writer* out) {
+  for (const Lever& lever : report.levers) {
+    const auto ratio = ratio_of(lever.speed);
+    const std::string gain =
+        ratio ? fmt::format("{} over {}", format_interval(*ratio), plural(ratio->pairs, "pair"))
+              : lever.reason;
+    out->wrapped("  lever  ",
+                 fmt::format("{}{}{}: {}{}", lever.name, lever.what.empty() ? "" : ", ", lever.what,
+                             gain, ratio ? (lever.kept ? ", kept" : ", not kept") : ""),
+                 lever.kept ? Style::kGood : Style::kPlain);
+  }
+  const auto all = ratio_of(report.together);
+  if (!all) return;
+  const double old_s = report.together.old_step_s, new_s = report.together.new_step_s;
+  std::string text =
+      "  all   " + format_seconds(old_s) + " " + out->arrow() + " " + format_seconds(new_s);
+  const double batch = static_cast<double>(report.step.batch) * std::max(1, report.run.world_size);
+  if (batch > 0 && old_s > 0 && new_s > 0)
+    text += "    " + format_rate(batch / old_s) + " " + out->arrow() + " " +
+            format_rate(batch / new_s) + " images/s";
+  text += fmt::format("    {}   ({}, everything that is kept against the original code)",
+                      format_interval(*all), plural(all->pairs, "fresh pair"));
+  out->line(text, Style::kGood);
+}
+
 void write_left_alone(const Report& report, Writer* out) {
   for (const Site& site : report.sites)
     if (site.refusal)
@@ -246,7 +271,9 @@ std::string terminal_text(const Report& report, const TerminalOptions& options) 
   out.line(title(report), Style::kBold);
   write_sites(report, &out);
   write_step(report, &out);
-  if (report.outcome != Outcome::kTuned) out.wrapped("  ", verdict_sentence(report), Style::kBold);
+  write_levers(report, &out);
+  if (report.outcome != Outcome::kTuned || report.speed.outcome != "tuned")
+    out.wrapped("  ", verdict_sentence(report), Style::kBold);
   write_left_alone(report, &out);
   write_trouble(report, &out);
   write_costs(report, &out);

@@ -60,6 +60,47 @@ TEST(Terminal, SeveralSitesShareTheirLines) {
   EXPECT_THAT(terminal_text(refused), HasSubstr("(and 1 other reason below)"));
 }
 
+Lever memory_lever() {
+  Lever lever{"memory", "CPU memory of tensors is kept and reused", "tuned", "", true, {}, {}};
+  lever.lines = {"import opfuse.memory", "opfuse.memory.use_caching_allocator()"};
+  lever.speed.headline_wall = {1.5, 1.4, 1.6, 12};
+  return lever;
+}
+
+TEST(Terminal, LeversAreRowsOfTheirOwn) {
+  TerminalOptions wide;
+  wide.width = 400;
+  Report report = report_of("tuned");
+  report.levers = {memory_lever()};
+  report.together.headline_wall = {1.9, 1.8, 2.0, 12};
+  report.together.old_step_s = 2, report.together.new_step_s = 1;
+  const std::string text = terminal_text(report, wide);
+  EXPECT_THAT(text, HasSubstr("step  2.47 s -> 1.94 s    6.5 -> 8.2 images/s    1.27x [1.21"));
+  EXPECT_THAT(text, HasSubstr("lever  memory, CPU memory of tensors is kept and reused: 1.50x "
+                              "[1.40, 1.60] over 12 pairs, kept"));
+  EXPECT_THAT(text, HasSubstr("all   2.00 s -> 1.00 s    8.0 -> 16.0 images/s    1.90x [1.80, "
+                              "2.00]   (12 fresh pairs, everything that is kept"));
+  EXPECT_THAT(text, HasSubstr("Keep the lever memory: `import opfuse.memory; "
+                              "opfuse.memory.use_caching_allocator()`"));
+  EXPECT_THAT(verdict_sentence(report),
+              HasSubstr("by F.silu(x); 1.90x with the lever memory (CPU memory of tensors"));
+  EXPECT_DOUBLE_EQ(total_ratio(report)->ratio, 1.9);
+}
+
+TEST(Terminal, ALeverAloneIsTheVerdict) {
+  Report report = report_of("nothing_found");
+  report.outcome = Outcome::kTuned;
+  report.levers = {memory_lever()};
+  EXPECT_THAT(verdict_sentence(report),
+              HasSubstr("Training is 1.50x as fast with the lever memory (CPU memory of tensors "
+                        "is kept and reused); no operator was replaced."));
+  EXPECT_DOUBLE_EQ(total_ratio(report)->ratio, 1.5);
+  report.levers[0].kept = false;
+  report.levers[0].speed = {};
+  report.levers[0].reason = "the model is on cuda";
+  EXPECT_THAT(terminal_text(report), HasSubstr("the model is on cuda"));
+}
+
 TEST(Terminal, EachOutcomeSaysItsVerdict) {
   const std::pair<const char*, const char*> expected[] = {
       {"nothing_found",

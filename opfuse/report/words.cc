@@ -1,5 +1,6 @@
 // What the report says in words: the verdict in one sentence and the next steps, for each outcome.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -125,11 +126,28 @@ std::string ended_sentence(const Report& report) {
                      plural(static_cast<int64_t>(report.steps.size()), "step"));
 }
 
+// "the lever memory (CPU memory of tensors is kept and reused)", "" when none is kept.
+std::string kept_levers(const Report& report) {
+  std::string text;
+  for (const Lever& lever : report.levers)
+    if (lever.kept)
+      text +=
+          fmt::format("{}the lever {} ({})", text.empty() ? "" : " and ", lever.name, lever.what);
+  return text;
+}
+
 std::string tuned_sentence(const Report& report) {
+  const std::string what = is_inference(report) ? "Inference" : "Training";
+  const std::string levers = kept_levers(report);
+  const auto total = total_ratio(report);
+  const std::string times = total ? format_ratio(total->ratio) : "?";
+  if (report.speed.outcome != "tuned" && !levers.empty())
+    return fmt::format("{} is {} as fast with {}; no operator was replaced.", what, times, levers);
   const auto ratio = headline_ratio(report);
-  return fmt::format("{} is {} as fast: {}.", is_inference(report) ? "Inference" : "Training",
-                     ratio ? format_ratio(ratio->ratio) : "?",
-                     edit_text(sites_that(report, is_kept)));
+  const std::string edit =
+      fmt::format("{} is {} as fast: {}", what, ratio ? format_ratio(ratio->ratio) : "?",
+                  edit_text(sites_that(report, is_kept)));
+  return levers.empty() ? edit + "." : fmt::format("{}; {} with {}.", edit, times, levers);
 }
 
 std::string nothing_sentence(const Report& report) {
@@ -160,10 +178,21 @@ std::optional<Outcome> outcome_from_name(std::string_view name) {
 
 int exit_code(Outcome outcome) { return row_of(outcome).code; }
 
-std::optional<verify::RatioInterval> headline_ratio(const Report& report) {
-  for (const auto& interval : {report.speed.headline_wall, report.speed.choosing})
+std::optional<verify::RatioInterval> ratio_of(const Speed& speed) {
+  for (const auto& interval : {speed.headline_wall, speed.choosing})
     if (interval.pairs > 0 && interval.ratio > 0) return interval;
   return std::nullopt;
+}
+
+std::optional<verify::RatioInterval> headline_ratio(const Report& report) {
+  return ratio_of(report.speed);
+}
+
+std::optional<verify::RatioInterval> total_ratio(const Report& report) {
+  if (const auto all = ratio_of(report.together)) return all;
+  for (const Lever& lever : report.levers)
+    if (lever.kept && report.speed.outcome != "tuned") return ratio_of(lever.speed);
+  return headline_ratio(report);
 }
 
 std::string verdict_sentence(const Report& report) {
@@ -213,6 +242,11 @@ std::string directory_of(const Report& report) {
 }
 
 void add_edit_steps(const Report& report, std::vector<std::string>* steps) {
+  for (const Lever& lever : report.levers)
+    if (lever.kept)
+      steps->push_back(fmt::format("Keep the lever {}: `{}` at the top of the script.", lever.name,
+                                   fmt::join(lever.lines, "; ")));
+  if (std::none_of(report.sites.begin(), report.sites.end(), is_kept)) return;
   const std::string dir = shell_quoted({directory_of(report)});
   const bool in_package = std::any_of(report.diffs.begin(), report.diffs.end(),
                                       [](const Diff& diff) { return !diff.package.empty(); });

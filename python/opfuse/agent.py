@@ -162,7 +162,10 @@ class Agent:
         """Original code and no recording. Each part is tried even if another one fails."""
         if self.tuner is None:
             return
-        for part in (self.tuner.switch.roll_back, self.tuner.abandon, self.tuner.leave_ranks):
+        tuner = self.tuner
+        for part in (
+            tuner.switch.roll_back, tuner.levers.undo, tuner.abandon, tuner.leave_ranks
+        ):  # fmt: skip
             try:
                 part()
             except Exception as error:

@@ -11,13 +11,16 @@ from pathlib import Path
 import torch
 
 NAME = "libopfuse_ops.so"
+PLACES: list[Path] = []  # further ones to look in, from whoever knows better
 
 
 def find() -> Path:
     """The library: OPFUSE_OPS_LIBRARY, beside this file (installed), or the source tree's build."""
     given = os.environ.get("OPFUSE_OPS_LIBRARY")
     here = Path(__file__).resolve().parent
-    places = [Path(given)] if given else [here / NAME, here.parents[1] / "build/release/lib" / NAME]
+    places = [Path(given)] if given else [
+        *PLACES, here / NAME, here.parents[1] / "build/release/lib" / NAME
+    ]  # fmt: skip
     for place in places:
         if place.is_file():
             return place

@@ -5,39 +5,56 @@ The statistics are the session's (opfuse/verify/statistics.h); here is what need
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Callable, Generator
+from typing import Any, Protocol
 
 from opfuse import distributed, fault
 from opfuse.boundary import Boundaries, StepSample
 from opfuse.state import State
-from opfuse.switch import Switch, SwitchRefused
+from opfuse.switch import SwitchRefused
 
 _SEED = 1
 _BUSY_BOUNDARIES = 16
 
 
+class Sides(Protocol):
+    """What is switched between two steps. `set` raises SwitchRefused when it cannot just now."""
+
+    on: bool
+
+    def set(self, on: bool) -> None: ...
+
+
 class Measurement:
     """Old and new steps in random order until the session has decided.
 
+    `publish` gets the session's answer whenever there is news. `labels` name the steps of both
+    sides. After each change `warm_steps` steps run that do not count.
     Example: `m.open(); yield from m.run(); outcome = m.close()`
     """
 
     def __init__(
         self,
-        config: dict[str, Any],
         session: Any,
         state: State,
         boundaries: Boundaries,
-        switch: Switch,
-        ranks: distributed.Ranks | None,
+        sides: Sides,
+        publish: Callable[[dict[str, Any]], None],
+        *,
+        ranks: distributed.Ranks | None = None,
+        budget: int = 64,
+        labels: tuple[str, str] = ("old", "new"),
+        warm_steps: int = 0,
     ) -> None:
-        self.config = config
         self.session = session
         self.state = state
         self.boundaries = boundaries
-        self.switch = switch
+        self.sides = sides
+        self.publish = publish
         self.ranks = ranks
+        self.budget = budget
+        self.labels = labels
+        self.warm_steps = warm_steps
         self._open = False
         self._busy = 0
 
@@ -55,8 +72,11 @@ class Measurement:
             if self._decided(done, coming["outcome"]):
                 return
             replaced = self._side(coming, self.boundaries.step - begin)
+            changes = replaced != self.sides.on
             usable = self._try_switch(replaced)
-            sample: StepSample = yield ("new" if self.switch.on else "old")
+            for _ in range(self.warm_steps if changes else 0):
+                yield "warm"
+            sample: StepSample = yield self.labels[self.sides.on]
             fault.reach("measure")
             if not usable:
                 self.session.call("ab_discard")
@@ -64,20 +84,24 @@ class Measurement:
                 self._add(sample, replaced)
                 self._show_progress()
 
-    def close(self) -> str:
-        """Keeps what is known for the report; gives the outcome. May be called at any time."""
-        if self._open:
-            self._open = self.boundaries.measuring = False
-            ab = self.session.call("ab_state")
-            if self.ranks is not None and self.ranks.value("end"):
-                ab["outcome"] = self.ranks.value("end")
-            self.state.result["ab"] = ab
-        return str(self.state.result["ab"]["outcome"])
+    def close(self) -> dict[str, Any]:
+        """Publishes what is known and gives it back. May be called at any time, once."""
+        assert self._open
+        self._open = self.boundaries.measuring = False
+        ab = self.session.call("ab_state")
+        if self.ranks is not None and self.ranks.value("end"):
+            ab["outcome"] = self.ranks.value("end")
+        self.publish(ab)
+        return ab
+
+    @property
+    def is_open(self) -> bool:
+        return self._open
 
     def _try_switch(self, replaced: bool) -> bool:
         """False when the code runs just now, in another thread: then this step does not count."""
         try:
-            self.switch.set(replaced)
+            self.sides.set(replaced)
         except SwitchRefused:
             self._busy += 1
             if self._busy > _BUSY_BOUNDARIES:
@@ -101,8 +125,8 @@ class Measurement:
 
     def _show_progress(self) -> None:
         coming = self.session.call("ab_state")
-        self.state.result["ab"] = coming
-        done, total = coming.get("counted_steps", 0), self.config.get("budget_steps", 64)
+        self.publish(coming)
+        done, total = coming.get("counted_steps", 0), self.budget
         self.state.progress(
             {
                 "done": done,

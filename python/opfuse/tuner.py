@@ -16,6 +16,7 @@ from typing import Any
 from opfuse import distributed, fault, native, record, wording
 from opfuse.boundary import Boundaries, StepSample
 from opfuse.costs import Costs
+from opfuse.levers import LeverTrials
 from opfuse.measurement import Measurement
 from opfuse.state import State
 from opfuse.switch import Switch, SwitchRefused, resolve
@@ -58,6 +59,8 @@ class Tuner:
         self._failed: dict[int, dict[str, Any]] = {}  # sites that left the plan, with the reason
         self.costs = Costs(state.data["steps"])
         self._measurement: Measurement | None = None
+        self.levers = LeverTrials(config, state, boundaries)
+        self._done: Done | None = None  # the outcome of the operators
 
     # What the agent calls
 
@@ -73,6 +76,14 @@ class Tuner:
             done = Done("refused", str(refused))
         except distributed.CalledOff as off:
             done = Done("undecided", f"the ranks did not agree: {off}")
+        self._done = done
+        if self.config["verb"] == "tune":
+            if done.outcome != "tuned":
+                self.switch.roll_back()
+            try:
+                yield from self._try_levers(done)
+            except SwitchRefused as refused:
+                done = Done("refused", str(refused))
         self._end(done)
         if self.config.get("once") and self.config["verb"] == "tune":
             yield from self._leave()
@@ -90,11 +101,15 @@ class Tuner:
 
     def interrupted(self) -> None:
         """The script ended first: what is known so far is the result."""
-        if self._measurement is not None:
+        if self._measurement is not None and self._measurement.is_open:
             self._measurement.close()
-        self.state.result["costs"] = self.costs.summary()
         step = self.boundaries.step
         reason = f"the script ended after {step} steps, before a decision"
+        if self._done is not None:
+            self.levers.interrupted(reason)
+            self._end(self._done)
+            return
+        self.state.result["costs"] = self.costs.summary()
         self.state.event(reason, step)
         self.state.finish("undecided", reason)
 
@@ -115,6 +130,8 @@ class Tuner:
         yield "plain"
         self._meet_ranks()
         yield from self._plain_until(self._record_step() - 1)
+        if "ops" not in self.config.get("levers", ["ops"]):
+            raise Done("nothing_found", "operators were not looked for, as asked by --levers")
         before = yield from self._record("record", values=False)
         plan = self._plan(before)
         values = yield from self._record("values", values=True)
@@ -373,9 +390,23 @@ class Tuner:
 
     def _measure(self) -> Steps:
         """Old and new in random order until the session has decided; the better one stays."""
+
+        def publish(ab: dict[str, Any]) -> None:
+            self.state.result["ab"] = ab
+
+        yield from self._alternate(self.switch, publish)
+        ab = self.state.result["ab"]
+        with self.costs.stage("switch"):
+            self.switch.set(ab["outcome"] == "tuned")
+        raise Done(ab["outcome"], wording.ratio(ab))
+
+    def _alternate(
+        self, sides: Any, publish: Any, labels: tuple[str, str] = ("old", "new"), warm: int = 0
+    ) -> Steps:
         self._measurement = Measurement(
-            self.config, self.session, self.state, self.boundaries, self.switch, self.ranks
-        )
+            self.session, self.state, self.boundaries, sides, publish, ranks=self.ranks,
+            budget=self.config.get("budget_steps", 64), labels=labels, warm_steps=warm,
+        )  # fmt: skip
         with self.costs.stage("measure"):
             self._measurement.open()
         try:
@@ -383,10 +414,20 @@ class Tuner:
         except SwitchRefused as refused:
             self._measurement.close()
             raise Done("undecided", str(refused)) from None
-        outcome = self._measurement.close()
-        with self.costs.stage("switch"):
-            self.switch.set(outcome == "tuned")
-        raise Done(outcome, wording.ratio(self.state.result["ab"]))
+        self._measurement.close()
+
+    def _try_levers(self, done: Done) -> Steps:
+        """After the operators were decided; their outcome stands whatever happens here."""
+        wanted = [name for name in self.config.get("levers", []) if name != "ops"]
+        if not wanted or done.outcome in ("failed", "dry_run"):
+            return
+        ranks = self.ranks is not None
+        try:
+            yield from self.levers.run(wanted, self.switch, self._alternate, ranks)
+        except (Done, SwitchRefused) as reached:
+            self.state.trouble(f"the levers were not measured to the end: {reached}")
+            self.levers.undo()
+            self.switch.set(done.outcome == "tuned")
 
     # The ranks
 
@@ -419,9 +460,10 @@ class Tuner:
         if not kept:
             self.switch.roll_back()
         self.needs_gradient_guard = self.switch.on and self.boundaries.inference
+        better = kept or bool(self.levers.kept)
         text = wording.end(done.outcome, done.reason)
-        self.state.event(text, step, "tuned" if kept else "off")
-        self.state.finish(done.outcome, done.reason)
+        self.state.event(text, step, "tuned" if better else "off")
+        self.state.finish("tuned" if better and not kept else done.outcome, done.reason)
 
     def _leave(self) -> Steps:
         """Ends the script; all ranks of it after the same step."""

@@ -20,7 +20,9 @@ function sideMark(side, x, y, title) {
 }
 
 const SIDE_WORDS = {plain: "before anything was switched", record: "recorded", values: "recorded with values",
-  validate: "validated", old: "original", new: "replaced", skipped: "not counted"};
+  validate: "validated", old: "original", new: "replaced", skipped: "not counted",
+  warm: "not counted: warming up after a change", memory_off: "lever memory off", memory_on: "lever memory on",
+  all_off: "original, no lever", all_on: "everything that is kept"};
 
 // Every step in order, with the median of each side over the steps in which both took turns.
 function stepChart(report) {

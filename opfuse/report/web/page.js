@@ -23,17 +23,21 @@ function firstScreen(report, steps) {
 }
 
 function ratioBlock(report) {
-  const {choosing, headline_wall: wall} = report.speed;
+  const lever = report.levers.find((l) => l.kept);
+  const alone = !report.speed.choosing.pairs && lever;
+  const speed = alone ? lever.speed : report.speed;
+  const {choosing, headline_wall: wall} = speed;
   const best = wall.pairs > 0 ? wall : choosing;
   if (!best.pairs) return progressBlock(report);
   const {old, new: replaced} = report.sides;
+  const sides = alone ? `without ÷ with the lever ${lever.name}` : "original ÷ replaced";
   return el("div", {class: `ratio ${report.outcome}`},
     el("p", {class: "big"}, times(best.ratio)),
     el("div", {class: "ratio-side"},
       el("p", {class: "interval"}, `${best.low.toFixed(2)} to ${best.high.toFixed(2)}`, el("span", {}, " 95 % interval")),
-      el("p", {class: "note"}, wall.pairs > 0 ? `step time, original ÷ replaced, from ${plural(best.pairs, "fresh pair")} measured after the choice`
-        : `step time, original ÷ replaced, from ${plural(best.pairs, "pair")}`),
-      beforeAfter("TIME", formatSeconds(report.speed.old_step_s), formatSeconds(report.speed.new_step_s)),
+      el("p", {class: "note"}, wall.pairs > 0 ? `step time, ${sides}, from ${plural(best.pairs, "fresh pair")} measured after the choice`
+        : `step time, ${sides}, from ${plural(best.pairs, "pair")}`),
+      beforeAfter("TIME", formatSeconds(speed.old_step_s), formatSeconds(speed.new_step_s)),
       old.images_per_s > 0 && replaced.images_per_s > 0
         ? beforeAfter("images/s", formatRate(old.images_per_s), formatRate(replaced.images_per_s)) : null));
 }
@@ -147,7 +151,7 @@ function main() {
   const report = readJson("report-data");
   const steps = readSteps(readJson("timeline-data"));
   const timeline = timelineSection(steps);
-  const sections = [timesSection(report), changesSection(report, steps), callSection(report, steps), proofSection(report),
+  const sections = [timesSection(report), leversSection(report), changesSection(report, steps), callSection(report, steps), proofSection(report),
     timeline && timeline.node, leftSection(report), logSection(report)].filter(Boolean);
   const links = sections.map((s) => el("a", {href: `#${s.id}`}, s.querySelector("h2").textContent));
   document.getElementById("main").append(firstScreen(report, steps),

@@ -70,6 +70,23 @@ function ratioRows(report) {
   ].filter(Boolean);
 }
 
+// Levers
+
+function leversSection(report) {
+  if (!report.levers.length) return null;
+  const cells = (name, speed, note) => {
+    const i = speed.headline_wall.pairs > 0 ? speed.headline_wall : speed.choosing;
+    return [name, num(i.pairs ? formatSeconds(speed.old_step_s) : "–"), num(i.pairs ? formatSeconds(speed.new_step_s) : "–"),
+      num(i.pairs ? `${times(i.ratio)} [${i.low.toFixed(2)}, ${i.high.toFixed(2)}]` : "–"), note];
+  };
+  const rows = report.levers.map((l) => cells(`${l.name}${l.what ? `: ${l.what}` : ""}`, l.speed, l.kept ? "kept" : l.reason));
+  if (report.together.choosing.pairs > 0) rows.push(cells("everything that is kept, against the original code", report.together, ""));
+  const lines = report.levers.filter((l) => l.kept).flatMap((l) => l.lines);
+  return section("levers", "Beside operators", "Tried after the operators were decided, off and on taking turns; results do not change by a bit.",
+    table(["lever", num("off"), num("on"), num("ratio"), ""], rows),
+    lines.length ? el("figure", {}, el("figcaption", {}, "At the top of the script, to keep it"), el("pre", {}, lines.join("\n"))) : null);
+}
+
 // What changed
 
 function changesSection(report, steps) {
