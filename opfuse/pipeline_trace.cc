@@ -22,14 +22,22 @@ Status graph_with_ids(TraceAnalysis* analysis) {
 
 Result<TraceAnalysis> analyze_trace(const std::string& path, const TraceOptions& options,
                                     const match::Rulebook& rulebook, StageLog* log) {
-  TraceAnalysis analysis;
+  trace::TraceFile file;
   OPFUSE_TRY_STATUS(run_stage("read", log, [&]() -> Status {
-    OPFUSE_TRY(analysis.file, trace::read_trace(path, {.threads = options.threads}));
+    OPFUSE_TRY(file, trace::read_trace(path, {.threads = options.threads}));
     return ok_status();
   }));
+  return analyze_trace_file(std::move(file), options, rulebook, log);
+}
+
+Result<TraceAnalysis> analyze_trace_file(trace::TraceFile file, const TraceOptions& options,
+                                         const match::Rulebook& rulebook, StageLog* log) {
+  TraceAnalysis analysis;
+  analysis.file = std::move(file);
   OPFUSE_TRY_STATUS(run_stage("calls", log, [&]() -> Status {
     if (analysis.file.table) {
-      if (options.step) return Error{path + ": this format has no steps to choose from"};
+      if (options.step)
+        return Error{analysis.file.path + ": this format has no steps to choose from"};
       analysis.events.table = std::move(*analysis.file.table);
       analysis.file.table.emplace();  // says which kind of graph follows
       return ok_status();

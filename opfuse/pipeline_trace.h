@@ -30,6 +30,10 @@ struct TraceAnalysis {
   report::TraceReport report;
 };
 
+// The stages behind reading, for a file that is read.
+Result<TraceAnalysis> analyze_trace_file(trace::TraceFile file, const TraceOptions& options,
+                                         const match::Rulebook& rulebook, StageLog* log);
+
 Result<TraceAnalysis> analyze_trace(const std::string& path, const TraceOptions& options,
                                     const match::Rulebook& rulebook, StageLog* log);
 

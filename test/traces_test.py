@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,31 @@ def test_findings_above_a_share_fail_on_request(tmp_path):
     assert opfuse("analyze", "--fail-above", "1%", "swish.json", cwd=tmp_path).returncode == 1
     assert opfuse("analyze", "--fail-above", "99%", "swish.json", cwd=tmp_path).returncode == 0
     assert opfuse("analyze", "--fail-above", "much", "swish.json", cwd=tmp_path).returncode == 2
+
+
+def test_folders_and_archives_of_ranks_are_read_in_their_order(tmp_path):
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    for rank in (0, 2, 10):
+        (folder / f"rank{rank}.json").write_text(swish_trace(rank + 1, fused=False))
+    (folder / "profiler_info.json").write_text('{"config": 1}')
+    expected = [("rank0.json", 1), ("rank2.json", 3), ("rank10.json", 11)]
+    with tarfile.open(tmp_path / "ranks.tar.gz", "w:gz") as archive:
+        for name, _ in expected:
+            archive.add(folder / name, arcname=name)
+    for path in ("ranks", "ranks.tar.gz"):
+        done = opfuse("analyze", "--json", path, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        reports = json.loads(done.stdout)
+        found = [
+            (r["path"].replace(":", "/").split("/")[-1], r["findings"][0]["calls"]) for r in reports
+        ]
+        assert found == expected
+    text = opfuse("analyze", "ranks", cwd=tmp_path).stdout.decode()
+    assert "in 3 traces, 1 to 11 calls" in text
+    cut = (tmp_path / "ranks.tar.gz").read_bytes()[:-200]
+    (tmp_path / "cut.tar.gz").write_bytes(cut)
+    assert opfuse("analyze", "cut.tar.gz", cwd=tmp_path).returncode == 6
 
 
 def test_a_step_that_is_not_there_is_named_with_those_that_are(tmp_path):

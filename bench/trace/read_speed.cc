@@ -89,13 +89,13 @@ class OnDemand {
     int64_t start = 0, dur = -1, pid = 0, tid = 0, id = -1;
     for (auto field : event) {
       const std::string_view key = field.unescaped_key();
-      auto value = field.value();
+      simdjson::ondemand::value value = field.value();
       if (key == "name") {
         name = text(value);
       } else if (key == "cat") {
         category = text(value);
       } else if (key == "ph") {
-        phase = value.raw_json_token().value()[1];
+        phase = value.raw_json_token()[1];
       } else if (key == "ts") {
         start = nanoseconds(value.raw_json_token());
       } else if (key == "dur") {
@@ -116,12 +116,12 @@ class OnDemand {
   void arguments(simdjson::ondemand::object object, int64_t* id) {
     for (auto field : object) {
       const std::string_view key = field.unescaped_key();
-      auto value = field.value();
+      simdjson::ondemand::value value = field.value();
       if (key == "External id" || key == "correlation" || key == "Addr" || key == "Python id") {
         if (value.get_int64().get(*id)) *id = -1;
       } else if (key == "Input Dims" || key == "Input type" || key == "Concrete Inputs" ||
                  key == "Input Strides") {
-        std::string_view raw = value.get_array().value().raw_json();
+        std::string_view raw = value.get_array().value().raw_json().value();
         lists_.push_back(strings_.intern(raw));
       } else if (key == "Bytes" || key == "stream" || key == "device" || key == "Device Id") {
         int64_t number = 0;

@@ -10,6 +10,7 @@
 #include "opfuse/cli/verb.h"
 #include "opfuse/pipeline_trace.h"
 #include "opfuse/report/report.h"
+#include "opfuse/trace/read_all.h"
 
 namespace opfuse::cli {
 namespace {
@@ -23,7 +24,9 @@ class Analyze : public Verb {
   std::string usage() const override { return "analyze TRACE… [--json] [--top N] [--step N]"; }
   std::string description() const override {
     return "TRACE is a file that PyTorch's profiler wrote (Chrome trace, .json or .json.gz), or -\n"
-           "for the standard input. Prints the chains by share of time: where, how often, what\n"
+           "for the standard input; or a folder or tar archive of such files, one a rank. Prints "
+           "the\n"
+           "chains by share of time: where, how often, what\n"
            "they cost, what the fused operator would cost (predicted from the trace's own\n"
            "kernels), and how sure the data flow is. The file is read as far as it is good; what\n"
            "is damaged is counted, and the exit status is then 6.\n"
@@ -66,39 +69,51 @@ class Analyze : public Verb {
  private:
   int analyze_all(const std::vector<std::string>& paths, const TraceOptions& options,
                   const match::Rulebook& rulebook, double limit) const {
-    bool damaged = false, above = false;
-    std::string list;
+    std::vector<report::TraceReport> reports;
     for (const std::string& path : paths) {
-      StageLog log;
-      Result<TraceAnalysis> analysis = analyze_trace(path, options, rulebook, &log);
-      if (!analysis.ok()) {
-        say("analyze: " + analysis.error().message);
+      const Status status = trace::for_each_trace(
+          path, {.threads = options.threads}, [&](trace::TraceFile file) -> Status {
+            StageLog log;
+            OPFUSE_TRY(TraceAnalysis analysis,
+                       analyze_trace_file(std::move(file), options, rulebook, &log));
+            if (!json_) print_text(analysis.report, reports.empty());
+            if (verbose_) print_times(log);
+            reports.push_back(std::move(analysis.report));
+            return ok_status();
+          });
+      if (!status.ok()) {
+        say("analyze: " + status.error().message);
         return report::kExitDamagedInput;
       }
-      const report::TraceReport& found = analysis->report;
+    }
+    if (json_) print_json(reports);
+    if (!json_ && reports.size() > 1)
+      std::fputs(report::traces_text(reports, top()).c_str(), stdout);
+    bool damaged = false, above = false;
+    for (const report::TraceReport& found : reports) {
       damaged = damaged || found.losses.damaged();
       above = above || (!fail_above_.empty() && report::possible_share(found) > limit);
-      if (json_)
-        list += (list.empty() ? "" : ",\n") + report::trace_json(found);
-      else
-        std::fputs((text_separator(path, paths) +
-                    report::trace_text(found, {static_cast<size_t>(std::max<int64_t>(top_, 0)),
-                                               use_color("auto")}))
-                       .c_str(),
-                   stdout);
-      if (verbose_) print_times(log);
     }
-    if (json_) std::fputs((paths.size() == 1 ? list : "[" + list + "]\n").c_str(), stdout);
     if (damaged) return report::kExitDamagedInput;
     return above ? kAboveThreshold : 0;
   }
 
-  std::vector<std::string> rule_files() const {
-    return rules_.empty() ? std::vector<std::string>{} : std::vector{rules_};
+  size_t top() const { return static_cast<size_t>(std::max<int64_t>(top_, 0)); }
+
+  void print_text(const report::TraceReport& found, bool first) const {
+    if (!first) std::fputs("\n", stdout);
+    std::fputs(report::trace_text(found, {top(), use_color("auto")}).c_str(), stdout);
   }
 
-  static std::string text_separator(const std::string& path, const std::vector<std::string>& all) {
-    return path == all.front() ? "" : "\n";
+  static void print_json(const std::vector<report::TraceReport>& reports) {
+    std::string list;
+    for (const report::TraceReport& found : reports)
+      list += (list.empty() ? "" : ",\n") + report::trace_json(found);
+    std::fputs((reports.size() == 1 ? list : "[" + list + "]\n").c_str(), stdout);
+  }
+
+  std::vector<std::string> rule_files() const {
+    return rules_.empty() ? std::vector<std::string>{} : std::vector{rules_};
   }
 
   static void print_times(const StageLog& log) {

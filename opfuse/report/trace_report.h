@@ -66,6 +66,8 @@ struct TraceTextOptions {
   bool color = false;
 };
 std::string trace_text(const TraceReport& report, const TraceTextOptions& options);
+// Chains over several traces, such as ranks: calls and time of each, from the least to the most.
+std::string traces_text(const std::vector<TraceReport>& reports, size_t top);
 std::string trace_json(const TraceReport& report);
 
 // Share of `total_ns` that the findings could save (mid), 0 where it is not known.

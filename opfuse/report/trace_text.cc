@@ -1,6 +1,8 @@
 // The terminal text of `opfuse analyze`.
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -139,6 +141,39 @@ std::string trace_text(const TraceReport& r, const TraceTextOptions& options) {
   if (!losses.empty()) text += "\n" + losses;
   if (!r.advice.empty()) text += '\n';
   for (const std::string& line : r.advice) text += "  " + line + '\n';
+  return text;
+}
+
+std::string traces_text(const std::vector<TraceReport>& reports, size_t top) {
+  struct Spread {
+    size_t traces = 0;
+    int64_t least_calls = 0, most_calls = 0, least_ns = 0, most_ns = 0, all_ns = 0;
+  };
+  std::map<std::tuple<std::string, std::string, std::string>, Spread> chains;
+  for (const TraceReport& r : reports)
+    for (const TraceFinding& f : r.findings) {
+      Spread& s = chains[{f.rule, f.module.empty() ? f.source : f.module, f.shapes}];
+      const bool first = s.traces++ == 0;
+      s.least_calls = first ? f.calls : std::min(s.least_calls, f.calls);
+      s.most_calls = std::max(s.most_calls, f.calls);
+      s.least_ns = first ? f.price.now_ns : std::min(s.least_ns, f.price.now_ns);
+      s.most_ns = std::max(s.most_ns, f.price.now_ns);
+      s.all_ns += f.price.now_ns;
+    }
+  std::vector<std::pair<std::tuple<std::string, std::string, std::string>, Spread>> rows(
+      chains.begin(), chains.end());
+  std::ranges::stable_sort(
+      rows, [](const auto& a, const auto& b) { return a.second.all_ns > b.second.all_ns; });
+  std::string text = fmt::format("\n{}:\n", plural(static_cast<int64_t>(reports.size()), "trace"));
+  if (rows.empty()) text += "  no chain in any of them\n";
+  for (size_t i = 0; i < rows.size() && i < top; ++i) {
+    const auto& [key, s] = rows[i];
+    text +=
+        fmt::format("  {:<16} in {}, {} to {} calls, {} to {}  {}  {}\n", std::get<0>(key),
+                    plural(static_cast<int64_t>(s.traces), "trace"), format_count(s.least_calls),
+                    format_count(s.most_calls), time_text(s.least_ns), time_text(s.most_ns),
+                    mask_text(std::get<1>(key)), std::get<2>(key));
+  }
   return text;
 }
 

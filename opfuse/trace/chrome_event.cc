@@ -227,6 +227,20 @@ bool ChromeEvents::string(const char** at, StringId* id) {
   return true;
 }
 
+// Most events have the category of the one before.
+bool ChromeEvents::category(const char** at) {
+  const std::string_view last = file_.text(last_category_);
+  const char* p = *at;
+  if (*p == '"' && static_cast<size_t>(window_.end() - p) > last.size() + 2 &&
+      p[last.size() + 1] == '"' && (p[last.size() + 2] == ',' || p[last.size() + 2] == '}') &&
+      std::memcmp(p + 1, last.data(), last.size()) == 0) {
+    fields_.category = last_category_;
+    *at = p + last.size() + 2;
+    return true;
+  }
+  return string(at, &fields_.category);
+}
+
 bool ChromeEvents::raw(const char** at, StringId* id) {
   if (**at != '[') return string(at, id);
   const char* first = *at;
@@ -298,7 +312,7 @@ bool ChromeEvents::member(const char** at, std::string_view key) {
       if (key == "id") return number_or_text(at, &fields_.id, &fields_.id_text);
       break;
     case 3:
-      if (key == "cat") return string(at, &fields_.category);
+      if (key == "cat") return category(at);
       if (key == "dur") return time(at, &fields_.dur_ns, true);
       if (key == "pid") return number_or_text(at, &fields_.pid, &fields_.pid_text);
       if (key == "tid") return number_or_text(at, &fields_.tid, &fields_.tid_text);
@@ -416,7 +430,7 @@ void ChromeEvents::note_scalar(Scalar kind, const char* at) {
 }
 
 uint8_t ChromeEvents::category_row(StringId id) {
-  if (id == last_category_) return last_category_row_;
+  if (id == last_category_ && !kinds_.empty()) return last_category_row_;
   size_t row = 0;
   while (row < file_.categories.size() && file_.categories[row] != id) ++row;
   if (row == file_.categories.size()) {

@@ -57,6 +57,7 @@ class ChromeEvents : public ObjectReader {
   bool raw(const char** at, StringId* id);  // lists as they are, strings decoded
   bool number_or_text(const char** at, int64_t* number, StringId* text);
   bool phase(const char** at);
+  bool category(const char** at);
   bool key(const char** at, std::string_view* name);
   bool object(const char** at, bool (ChromeEvents::*member)(const char**, std::string_view));
   bool stray_quote(Text* value);
@@ -82,7 +83,7 @@ class ChromeEvents : public ObjectReader {
   const char* event_ = nullptr;
   std::vector<std::pair<LossKind, const char*>> pending_;
   std::vector<FileKind> kinds_;  // by category
-  StringId last_category_ = ~StringId{0};
+  StringId last_category_ = 0;
   uint8_t last_category_row_ = 0;
   int32_t last_thread_ = kNone;
   std::unordered_multimap<int64_t, int32_t> threads_;  // rows by tid

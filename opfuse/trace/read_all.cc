@@ -1,0 +1,131 @@
+#include "opfuse/trace/read_all.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "opfuse/trace/byte_source.h"
+
+namespace opfuse::trace {
+namespace {
+
+constexpr size_t kBlock = 512;  // of a tar archive
+
+bool is_trace_name(std::string_view name) {
+  for (std::string_view end : {".json", ".json.gz", ".ofr", "kernel_details.csv"})
+    if (name.ends_with(end)) return true;
+  return name.ends_with(".csv") && name.find("op_summary") != name.npos;
+}
+
+// A file that is no trace at all: no events, and nothing that looks like one.
+bool is_empty(const TraceFile& file) {
+  return file.size() == 0 && file.losses.count(LossKind::kEventCut) == 0;
+}
+
+Status use_if_trace(Result<TraceFile> file, const UseTrace& use, size_t* used) {
+  if (!file.ok() || is_empty(*file)) return ok_status();
+  ++*used;
+  return use(std::move(*file));
+}
+
+Status read_folder(const std::string& path, const ReadOptions& options, const UseTrace& use) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::recursive_directory_iterator it(path, error), end; !error && it != end;
+       it.increment(error))
+    if (it->is_regular_file(error) && is_trace_name(it->path().filename().string()))
+      names.push_back(it->path().string());
+  if (error) return Error{fmt::format("{}: {}", path, error.message())};
+  std::ranges::sort(names, natural_less);
+  size_t used = 0;
+  for (const std::string& name : names)
+    OPFUSE_TRY_STATUS(use_if_trace(read_trace(name, options), use, &used));
+  if (used == 0) return Error{fmt::format("{}: no trace in this folder", path)};
+  return ok_status();
+}
+
+// The bytes of one member; the padding behind it is skipped by the caller.
+class MemberSource : public ByteSource {
+ public:
+  MemberSource(ByteSource* archive, int64_t size) : archive_(archive), left_(size) {}
+  size_t read(char* out, size_t size) override {
+    if (left_ == 0) return 0;
+    const size_t got = archive_->read(
+        out, static_cast<size_t>(std::min<int64_t>(left_, static_cast<int64_t>(size))));
+    if (got == 0) losses_.add(LossKind::kArchiveCut);
+    left_ = got == 0 ? 0 : left_ - static_cast<int64_t>(got);
+    return got;
+  }
+
+ private:
+  ByteSource* archive_;
+  int64_t left_;
+};
+
+Status read_archive(ByteSource* archive, const std::string& path, std::string header,
+                    const ReadOptions& options, const UseTrace& use) {
+  size_t used = 0;
+  while (header.size() == kBlock && header[0] != '\0') {
+    const std::string name(header.c_str(), std::min(header.find('\0'), size_t{100}));
+    int64_t size = 0;
+    const char* digits = header.data() + 124;
+    while (*digits == ' ') ++digits;
+    std::from_chars(digits, header.data() + 135, size, 8);
+    const char kind = header[156];
+    const int64_t padded = (size + kBlock - 1) / kBlock * kBlock;
+    auto member = std::make_unique<MemberSource>(archive, padded);
+    ByteSource* all = member.get();
+    if ((kind == '0' || kind == '\0') && is_trace_name(name)) {
+      std::string text(static_cast<size_t>(std::max<int64_t>(size, 0)), '\0');
+      text.resize(read_fully(all, text.data(), text.size()));
+      Result<TraceFile> file = read_trace_text(std::move(text), path + ":" + name, options);
+      if (file.ok()) file->losses.merge(all->losses());
+      OPFUSE_TRY_STATUS(use_if_trace(std::move(file), use, &used));
+    }
+    std::string rest(64 << 10, '\0');
+    while (all->read(rest.data(), rest.size()) > 0) {
+    }
+    header.assign(kBlock, '\0');
+    header.resize(read_fully(archive, header.data(), kBlock));
+  }
+  if (used == 0) return Error{fmt::format("{}: no trace in this archive", path)};
+  return ok_status();
+}
+
+}  // namespace
+
+bool natural_less(std::string_view a, std::string_view b) {
+  size_t i = 0, j = 0;
+  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
+  while (i < a.size() && j < b.size()) {
+    if (digit(a[i]) && digit(b[j])) {
+      uint64_t x = 0, y = 0;
+      while (i < a.size() && digit(a[i])) x = x * 10 + static_cast<uint64_t>(a[i++] - '0');
+      while (j < b.size() && digit(b[j])) y = y * 10 + static_cast<uint64_t>(b[j++] - '0');
+      if (x != y) return x < y;
+    } else if (a[i] != b[j]) {
+      return a[i] < b[j];
+    } else {
+      ++i, ++j;
+    }
+  }
+  return a.size() - i < b.size() - j;
+}
+
+Status for_each_trace(const std::string& path, const ReadOptions& options, const UseTrace& use) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return read_folder(path, options, use);
+  if (path != "-") {
+    OPFUSE_TRY(auto source, open_bytes(path));
+    std::string header(kBlock, '\0');
+    header.resize(read_fully(source.get(), header.data(), header.size()));
+    if (header.size() == kBlock && header.compare(257, 5, "ustar") == 0)
+      return read_archive(source.get(), path, std::move(header), options, use);
+  }
+  OPFUSE_TRY(TraceFile file, read_trace(path, options));
+  return use(std::move(file));
+}
+
+}  // namespace opfuse::trace

@@ -1,0 +1,21 @@
+#pragma once
+// Every trace that a path stands for: a file, a folder of ranks (searched with what is below it),
+// or a tar archive, compressed or not. One after another, so that only one is held.
+
+#include <functional>
+#include <string>
+
+#include "opfuse/trace/read.h"
+
+namespace opfuse::trace {
+
+using UseTrace = std::function<Status(TraceFile)>;
+
+// Calls `use` for each trace in the order of their names, numbers compared as numbers. Files of a
+// folder or archive that are no traces are passed over; an error when none is one.
+Status for_each_trace(const std::string& path, const ReadOptions& options, const UseTrace& use);
+
+// Names as people sort them: rank2 before rank10.
+bool natural_less(std::string_view a, std::string_view b);
+
+}  // namespace opfuse::trace
