@@ -83,7 +83,7 @@ class ViewTable {
                    : file_.kind[row] == FileKind::kPython ? trace::EventKind::kUserScope
                                                           : trace::EventKind::kOther;
     }
-    event.name = table.strings.intern(mask_text(file_.text(file_.name[row])));
+    event.name = masked_name(file_.name[row]);
     event.thread = file_.thread[row];
     event.start_ns = file_.start_ns[row];
     event.dur_ns = std::max<int64_t>(file_.dur_ns[row], 0);
@@ -94,6 +94,13 @@ class ViewTable {
       table.threads.push_back({file_.threads[next].pid, file_.threads[next].tid,
                                table.strings.intern(mask_text(names_[next]))});
     }
+  }
+
+  trace::StringId masked_name(trace::StringId name) {
+    constexpr trace::StringId kNotYet = ~trace::StringId{0};
+    if (masked_.empty()) masked_.assign(file_.strings.size(), kNotYet);
+    if (masked_[name] == kNotYet) masked_[name] = table.strings.intern(mask_text(file_.text(name)));
+    return masked_[name];
   }
 
   void mark_findings() {
@@ -130,6 +137,7 @@ class ViewTable {
   const trace::TraceFile& file_;
   std::vector<std::string> names_;
   std::vector<int32_t> event_of_row_;
+  std::vector<trace::StringId> masked_;  // by name of the file
   std::unordered_map<int32_t, int32_t> view_row_;  // by file row
   int64_t from_ = std::numeric_limits<int64_t>::max();
   int64_t to_ = std::numeric_limits<int64_t>::min();
