@@ -48,6 +48,7 @@ class Reporter {
   TraceReport run() {
     describe_file();
     add_times();
+    add_bound();
     add_findings();
     add_advice();
     return std::move(report_);
@@ -116,6 +117,31 @@ class Reporter {
     };
     std::ranges::stable_sort(report_.operators, by_time);
     std::ranges::stable_sort(report_.fused, by_time);
+  }
+
+  // A device that is always busy behind a long queue hides the host; one that is idle while kernels
+  // start as soon as they are launched waits for it.
+  void add_bound() {
+    constexpr double kBusy = 0.9, kIdle = 0.7;
+    constexpr int64_t kLongQueueNs = 200'000, kShortQueueNs = 50'000;
+    if (table_.kernels.empty()) return;
+    std::vector<int64_t> queues;
+    int64_t busy = 0, covered = std::numeric_limits<int64_t>::min();
+    for (const trace::KernelRow& kernel : table_.kernels) {
+      const int64_t end = kernel.start_ns + std::max<int64_t>(kernel.dur_ns, 0);
+      busy += std::max<int64_t>(end - std::max(kernel.start_ns, covered), 0);
+      covered = std::max(covered, end);
+      if (kernel.launch_ns >= 0) queues.push_back(kernel.start_ns - kernel.launch_ns);
+    }
+    const int64_t span = covered - table_.kernels.front().start_ns;
+    if (span > 0) report_.busy_share = static_cast<double>(busy) / static_cast<double>(span);
+    if (queues.empty()) return;
+    std::ranges::nth_element(queues, queues.begin() + static_cast<ptrdiff_t>(queues.size() / 2));
+    report_.median_queue_ns = queues[queues.size() / 2];
+    if (report_.busy_share > kBusy && report_.median_queue_ns > kLongQueueNs)
+      report_.bound = "device";
+    else if (report_.busy_share < kIdle && report_.median_queue_ns < kShortQueueNs)
+      report_.bound = "host";
   }
 
   // Operators that are what a chain would become.

@@ -46,6 +46,9 @@ struct TraceReport {
   int64_t total_ns = 0;  // time that shares are of: device work, else operators
   bool on_device = false;
   int64_t kernels = 0, orphan_kernels = 0, orphan_ns = 0, graph_launches = 0;
+  double busy_share = -1;        // of the device's span with work on any stream; -1: no device
+  int64_t median_queue_ns = -1;  // from a launch's start to its kernel's start; -1: no launches
+  std::string bound;             // "device", "host" or "" (neither is clear)
   int64_t by_operator_ns = 0, by_kernel_ns = 0;  // conservation: equal but for orphans
   std::vector<int64_t> steps;
   std::vector<TraceFinding> findings;  // by time now, largest first

@@ -60,6 +60,11 @@ std::string head_lines(const TraceReport& r) {
                         r.orphan_kernels > 0 ? fmt::format("; {} without a launch in the file",
                                                            plural(r.orphan_kernels, "kernel"))
                                              : "");
+  if (r.median_queue_ns >= 0)
+    text +=
+        fmt::format("  device busy {:.0f}% of its span, a kernel waits {} behind its launch{}\n",
+                    100 * r.busy_share, time_text(r.median_queue_ns),
+                    r.bound.empty() ? "" : fmt::format(": {}-bound", r.bound));
   if (r.edges[3] > 0)
     return text + fmt::format("  edges: {} by tensor ids (P3)\n", format_count(r.edges[3]));
   text += fmt::format("  edges: {} by memory (P2), {} by shapes (P1), {} guessed (P0)\n",

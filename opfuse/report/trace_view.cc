@@ -137,7 +137,7 @@ class ViewTable {
   const trace::TraceFile& file_;
   std::vector<std::string> names_;
   std::vector<int32_t> event_of_row_;
-  std::vector<trace::StringId> masked_;  // by name of the file
+  std::vector<trace::StringId> masked_;            // by name of the file
   std::unordered_map<int32_t, int32_t> view_row_;  // by file row
   int64_t from_ = std::numeric_limits<int64_t>::max();
   int64_t to_ = std::numeric_limits<int64_t>::min();
