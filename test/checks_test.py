@@ -1,5 +1,8 @@
 """The repository's own checks refuse what they are there to refuse."""
 
+import importlib.util
+import math
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +16,13 @@ TOOLS = ROOT / "tools"
 def run(tool: str, *arguments: object) -> subprocess.CompletedProcess:
     command = [sys.executable, str(TOOLS / tool), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def load_tool(name: str):
+    spec = importlib.util.spec_from_file_location(name, TOOLS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
@@ -116,3 +126,16 @@ def test_paths_that_mean_something_to_everybody_pass(tmp_path: Path):
     text = "/usr/lib /data/imagenet/ examples/imagenet/.work/x https://host/work/x $ROOT/work/\n"
     done = run("check_paths.py", commit(tree(tmp_path, {"a.md": text, "b.sh": "cd /tmp/venv\n"})))
     assert (done.returncode, done.stdout) == (0, "check_paths: 2 files, 0 machine paths\n")
+
+
+def test_the_copies_interval_is_wilcoxons():
+    interval = load_tool("compare_copies").interval
+    six = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
+    centre, low, high = interval(six)  # of six pairs only the two ends are sure enough
+    assert (centre, low, high) == pytest.approx((math.exp(0.35), math.exp(0.1), math.exp(0.6)))
+    random.seed(1)
+    inside = 0
+    for _ in range(400):
+        _, low, high = interval([math.log(1.2) + random.gauss(0, 0.1) for _ in range(14)])
+        inside += low <= 1.2 <= high
+    assert 365 <= inside <= 395  # 95 %
