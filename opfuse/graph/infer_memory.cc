@@ -8,6 +8,8 @@ namespace opfuse::graph {
 MemoryTimeline::MemoryTimeline(const trace::EventTable& table) : made_by_(table.threads.size()) {
   std::map<std::pair<int8_t, int64_t>, int32_t> open;  // by device and address
   for (const trace::MemoryRow& row : table.memory) {
+    constexpr int64_t kMost = int64_t{1} << 50;  // more than a machine has is damage
+    if (row.bytes > kMost || row.bytes < -kMost) continue;
     const std::pair key(row.device, row.address);
     if (row.bytes > 0) {
       open[key] = static_cast<int32_t>(buffers_.size());

@@ -33,7 +33,12 @@ std::optional<Shape> ints_attr(const Node& node, std::string_view name) {
   return std::nullopt;
 }
 
+// False for a size that no tensor has.
 bool set_shape(TensorMeta* result, Shape shape) {
+  constexpr int64_t kMost = int64_t{1} << 48;
+  int64_t count = 1;
+  for (int64_t size : shape)
+    if (size < 0 || __builtin_mul_overflow(count, size, &count) || count > kMost) return false;
   result->shape_known = true;
   result->shape = std::move(shape);
   return true;
@@ -107,7 +112,8 @@ bool view(const Node& node, const TensorMeta& input, TensorMeta* result) {
   auto size = ints_attr(node, node.op.starts_with("aten.reshape") ? "shape" : "size");
   if (!size || !input.shape_known) return false;
   int64_t known = 1;
-  for (int64_t n : *size) known *= n < 0 ? 1 : n;
+  for (int64_t n : *size)
+    if (n >= 0 && __builtin_mul_overflow(known, n, &known)) return false;
   for (int64_t& n : *size)
     if (n < 0) n = known == 0 ? 0 : input.numel() / known;
   return set_shape(result, std::move(*size));
@@ -138,7 +144,9 @@ bool transpose(const Node& node, const TensorMeta& input, TensorMeta* result) {
 bool slice(const Node& node, const TensorMeta& input, TensorMeta* result) {
   auto dim = int_attr(node, "dim");
   const auto step = int_attr(node, "step");
-  if (!input.shape_known || !dim || !step || *step <= 0 || !normal(&*dim, input.shape.size()))
+  constexpr int64_t kLongestStep = int64_t{1} << 48;
+  if (!input.shape_known || !dim || !step || *step <= 0 || *step > kLongestStep ||
+      !normal(&*dim, input.shape.size()))
     return false;
   const int64_t size = input.shape[*dim];
   int64_t start = int_attr(node, "start").value_or(0), end = int_attr(node, "end").value_or(size);

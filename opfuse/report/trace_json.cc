@@ -80,6 +80,7 @@ std::string trace_json(const TraceReport& r) {
       {"steps", r.steps},
       {"edges", {{"P0", r.edges[0]}, {"P1", r.edges[1]}, {"P2", r.edges[2]}, {"P3", r.edges[3]}}},
       {"possible_share", possible_share(r)},
+      {"proved_share", possible_share(r, graph::Proof::kP2)},
       {"findings", findings},
       {"refused", refused},
       {"operators", operators_json(r.operators)},

@@ -302,11 +302,12 @@ TraceReport report_trace(const trace::TraceFile& file, const trace::Calls& calls
   return Reporter(file, calls, table, inferred, matches).run();
 }
 
-double possible_share(const TraceReport& report) {
+double possible_share(const TraceReport& report, Proof least) {
   if (report.total_ns <= 0) return 0;
   int64_t saved = 0;
   for (const TraceFinding& finding : report.findings)
-    if (finding.priced) saved += std::max<int64_t>(finding.price.now_ns - finding.price.mid_ns, 0);
+    if (finding.priced && finding.proof >= least)
+      saved += std::max<int64_t>(finding.price.now_ns - finding.price.mid_ns, 0);
   return static_cast<double>(saved) / static_cast<double>(report.total_ns);
 }
 

@@ -73,7 +73,8 @@ std::string trace_text(const TraceReport& report, const TraceTextOptions& option
 std::string traces_text(const std::vector<TraceReport>& reports, size_t top);
 std::string trace_json(const TraceReport& report);
 
-// Share of `total_ns` that the findings could save (mid), 0 where it is not known.
-double possible_share(const TraceReport& report);
+// Share of `total_ns` that the findings of this proof level or a better one could save (mid), 0
+// where it is not known.
+double possible_share(const TraceReport& report, graph::Proof least = graph::Proof::kP0);
 
 }  // namespace opfuse::report

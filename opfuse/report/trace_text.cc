@@ -126,8 +126,10 @@ std::string trace_text(const TraceReport& r, const TraceTextOptions& options) {
   if (r.findings.size() > options.top)
     text += fmt::format("  and {} more (--top)\n", r.findings.size() - options.top);
   if (!r.findings.empty())
-    text += fmt::format("  possible: {:.1f}% of {} (predicted)\n", 100 * possible_share(r),
-                        r.on_device ? "device work" : "operator time");
+    text +=
+        fmt::format("  possible: {:.1f}% of {} (predicted); {:.1f}% where memory or ids prove it\n",
+                    100 * possible_share(r), r.on_device ? "device work" : "operator time",
+                    100 * possible_share(r, graph::Proof::kP2));
   if (!r.refused.empty()) {
     text += "\n  looks like a rule, but:\n";
     for (size_t i = 0; i < r.refused.size() && i < options.top; ++i)

@@ -187,8 +187,8 @@ bool ChromeEvents::time(const char** at, int64_t* ns, bool is_duration) {
   const char* p = *at;
   const char* const first = p;
   int64_t number = 0;
-  while (is_digit(*p) && p - first < 15) number = number * 10 + (*p++ - '0');
-  if (p != first && !is_digit(*p)) {
+  while (is_digit(*p) && p - first < 16) number = number * 10 + (*p++ - '0');
+  if (p != first && !is_digit(*p) && number < kMostTimeNs / 1000) {
     int scale = 3;
     if (*p == '.')
       for (++p; is_digit(*p) && scale > 0; --scale) number = number * 10 + (*p++ - '0');
@@ -214,7 +214,7 @@ bool ChromeEvents::time(const char** at, int64_t* ns, bool is_duration) {
   const Scalar kind = parse_microseconds(digits, ns);
   if (kind == Scalar::kNumber && is_duration && *ns < 0) note(LossKind::kDurationNegative, first);
   if (kind == Scalar::kNumber && is_duration && *ns < 0) *ns = -1;
-  if (kind == Scalar::kNotFinite) note_scalar(kind, first);
+  if (kind == Scalar::kNotFinite || kind == Scalar::kTooLarge) note_scalar(kind, first);
   if (kind != Scalar::kNumber && is_duration) note(LossKind::kDurationUnreadable, first);
   return true;
 }

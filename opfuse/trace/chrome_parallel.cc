@@ -23,6 +23,12 @@ struct Piece {
   bool taken = false, done = false;
 };
 
+// The texts of one thread's pieces, and their ids in the file that the pieces are joined to.
+struct Texts {
+  StringPool own;
+  std::vector<StringId> ids;
+};
+
 // A text that another owner keeps.
 class ViewSource : public ByteSource {
  public:
@@ -94,18 +100,19 @@ class ParallelReader {
       : source_(source), options_(options), file_(*file) {}
 
   void run() {
+    Texts texts;
     for (int i = 1; i < options_.threads; ++i) workers_.emplace_back([this] { work(); });
     while (!ended_ && !broken_) {
       if (!add_piece()) break;
       // The reading thread works too, once there is enough for the others.
       while (!broken_ && waiting() >= static_cast<size_t>(options_.threads)) {
-        if (Piece* piece = take()) parse(piece);
+        if (Piece* piece = take()) parse(piece, &texts);
         join_ready(false);
       }
       join_ready(false);
     }
     while (!broken_ && !pieces_.empty()) {
-      if (Piece* piece = take()) parse(piece);
+      if (Piece* piece = take()) parse(piece, &texts);
       join_ready(true);
     }
     stop();
@@ -154,12 +161,21 @@ class ParallelReader {
     return true;
   }
 
-  void parse(Piece* piece) {
+  void parse(Piece* piece, Texts* texts) {
+    piece->part.strings = std::move(texts->own);
     ViewSource text(piece->text);
     JsonWalker walker(&text, piece->offset, &piece->part.losses, &piece->part.header,
                       chrome_events_of(&piece->part));
     walker.run(piece->place, bare_, piece->last);
     piece->part.bytes = static_cast<int64_t>(piece->text.size());
+    texts->own = std::move(piece->part.strings);
+    piece->part.strings = StringPool();
+    {
+      std::lock_guard lock(texts_mutex_);
+      for (auto id = static_cast<StringId>(texts->ids.size()); id < texts->own.size(); ++id)
+        texts->ids.push_back(file_.strings.intern(texts->own.get(id)));
+    }
+    rename_texts(texts->ids, &piece->part);
     std::lock_guard lock(mutex_);
     piece->between_events = walker.between_events();
     piece->done = true;
@@ -183,6 +199,7 @@ class ParallelReader {
   }
 
   void work() {
+    Texts texts;
     while (true) {
       Piece* piece = nullptr;
       {
@@ -199,7 +216,7 @@ class ParallelReader {
         if (piece == nullptr) continue;
         piece->taken = true;
       }
-      parse(piece);
+      parse(piece, &texts);
     }
   }
 
@@ -250,7 +267,7 @@ class ParallelReader {
   int64_t offset_ = 0, joined_ = 0;
   bool first_ = true, bare_ = false, ended_ = false, broken_ = false;
 
-  std::mutex mutex_;
+  std::mutex mutex_, texts_mutex_;
   std::condition_variable changed_;
   std::deque<std::unique_ptr<Piece>> pieces_;
   std::vector<std::thread> workers_;

@@ -82,6 +82,7 @@ class Finisher {
         }
         const size_t begin = begun.back();
         begun.pop_back();
+        if (file_.start_ns[i] == kNoTime || file_.start_ns[begin] == kNoTime) continue;
         file_.dur_ns[begin] = std::max<int64_t>(file_.start_ns[i] - file_.start_ns[begin], 0);
       }
     }

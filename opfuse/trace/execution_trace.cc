@@ -223,7 +223,9 @@ class TableMaker {
     const std::vector<int64_t> ids = numbers(value);
     if (ids.size() < 5) return kNone;
     row.offset = ids[2];
-    row.storage = storage_row(ids[1], row.device, ids[3] * ids[4], maker, storages);
+    int64_t bytes = -1;
+    if (ids[3] < 0 || ids[4] < 0 || __builtin_mul_overflow(ids[3], ids[4], &bytes)) bytes = -1;
+    row.storage = storage_row(ids[1], row.device, bytes, maker, storages);
     row.tensor = tensor_id(ids[0], row.storage);
     if (row.device == 0 && row.shape.empty() && row.dtype == DType::kF64) {
       row.flags = kWrappedNumber;  // its value is not in the file

@@ -167,6 +167,20 @@ const std::vector<std::string>& FileArguments::words(StringId text) {
   return it->second;
 }
 
+namespace {
+
+// Sizes that no tensor has are damage: their product would not fit.
+bool is_possible(const std::vector<int64_t>& shape) {
+  constexpr int64_t kMost = int64_t{1} << 48;
+  int64_t count = 1;
+  for (int64_t size : shape)
+    if (size < 0 || size > kMost || __builtin_mul_overflow(count, size, &count) || count > kMost)
+      return false;
+  return true;
+}
+
+}  // namespace
+
 int32_t FileArguments::tensor(const std::vector<int64_t>& shape,
                               const std::vector<int64_t>* strides, DType dtype, bool is_number,
                               int8_t device) {
@@ -178,9 +192,9 @@ int32_t FileArguments::tensor(const std::vector<int64_t>& shape,
     TensorRow row;
     row.dtype = dtype;
     row.device = is_number ? 0 : device;
-    row.shape_known = true;
-    row.shape = shape;
-    if (has_strides) row.strides = *strides;
+    row.shape_known = is_possible(shape);
+    if (row.shape_known) row.shape = shape;
+    if (has_strides && row.shape_known) row.strides = *strides;
     if (is_number) row.flags = kWrappedNumber;
     if (is_number) row.number = std::numeric_limits<double>::quiet_NaN();
     table_.tensors.push_back(std::move(row));

@@ -127,9 +127,7 @@ size_t append_unicode(std::string_view raw, size_t at, std::string* text) {
   return 11;
 }
 
-}  // namespace
-
-Scalar parse_microseconds(std::string_view text, int64_t* ns) {
+Scalar parse_any_microseconds(std::string_view text, int64_t* ns) {
   size_t i = 0;
   const bool negative = !text.empty() && text[0] == '-';
   i += negative;
@@ -149,6 +147,17 @@ Scalar parse_microseconds(std::string_view text, int64_t* ns) {
     if (!append_digit(&value, '0')) return Scalar::kTooLarge;
   *ns = negative ? -value : value;
   return Scalar::kNumber;
+}
+
+}  // namespace
+
+Scalar parse_microseconds(std::string_view text, int64_t* ns) {
+  int64_t value = 0;
+  const Scalar kind = parse_any_microseconds(text, &value);
+  if (kind != Scalar::kNumber) return kind;
+  if (value > kMostTimeNs || value < -kMostTimeNs) return Scalar::kTooLarge;
+  *ns = value;
+  return kind;
 }
 
 Scalar parse_integer(std::string_view text, int64_t* value) {

@@ -10,6 +10,9 @@ namespace opfuse::trace {
 
 enum class Scalar : uint8_t { kNumber, kNotFinite, kTooLarge, kWord };
 
+// Times beyond this (95 years) are taken for damage, so that their sums and differences fit.
+constexpr int64_t kMostTimeNs = 3'000'000'000'000'000'000;
+
 // The whole of `text` as microseconds in decimal notation -> nanoseconds, rounded at the fourth
 // digit behind the point. Exact: never through a double.
 Scalar parse_microseconds(std::string_view text, int64_t* ns);

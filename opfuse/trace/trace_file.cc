@@ -18,22 +18,18 @@ void move_behind(std::vector<T>* to, std::vector<T>* from) {
 
 class Joiner {
  public:
-  Joiner(TraceFile* file, TraceFile* part) : file_(*file), part_(*part) {
-    strings_.reserve(part_.strings.size());
-    for (StringId id = 0; id < part_.strings.size(); ++id)
-      strings_.push_back(file_.strings.intern(part_.strings.get(id)));
-  }
+  Joiner(TraceFile* file, TraceFile* part) : file_(*file), part_(*part) {}
 
   void run() {
     const auto operators = static_cast<int32_t>(file_.operators.size());
     const auto devices = static_cast<int32_t>(file_.devices.size());
     const auto memory = static_cast<int32_t>(file_.memory.size());
     const auto python = static_cast<int32_t>(file_.python.size());
-    rename_details();
+    for (DeviceDetail& row : part_.devices)
+      if (row.shapes != kNone) row.shapes += static_cast<int32_t>(file_.device_shapes.size());
     const std::vector<int32_t> threads = join_threads();
     const std::vector<uint8_t> categories = join_categories();
     for (size_t i = 0; i < part_.size(); ++i) {
-      rename(&part_.name[i]);
       part_.category[i] = categories[part_.category[i]];
       part_.thread[i] = threads[part_.thread[i]];
       if (part_.detail[i] == kNone) continue;
@@ -56,25 +52,9 @@ class Joiner {
   }
 
  private:
-  void rename(StringId* id) const { *id = strings_[*id]; }
-
-  void rename_details() {
-    for (OperatorDetail& row : part_.operators)
-      for (StringId* id :
-           {&row.dims, &row.strides, &row.types, &row.values, &row.call_stack, &row.module})
-        rename(id);
-    for (DeviceShapes& row : part_.device_shapes)
-      for (StringId* id : {&row.type, &row.dims, &row.types, &row.output_dims, &row.output_types})
-        rename(id);
-    for (DeviceDetail& row : part_.devices)
-      if (row.shapes != kNone) row.shapes += static_cast<int32_t>(file_.device_shapes.size());
-  }
-
   std::vector<int32_t> join_threads() {
     std::vector<int32_t> rows;
-    for (FileThread thread : part_.threads) {
-      for (StringId* id : {&thread.pid_text, &thread.tid_text, &thread.process, &thread.name})
-        rename(id);
+    for (const FileThread& thread : part_.threads) {
       size_t row = 0;
       while (row < file_.threads.size() && !same(file_.threads[row], thread)) ++row;
       if (row == file_.threads.size()) file_.threads.push_back(thread);
@@ -92,7 +72,6 @@ class Joiner {
   std::vector<uint8_t> join_categories() {
     std::vector<uint8_t> rows;
     for (StringId id : part_.categories) {
-      rename(&id);
       size_t row = 0;
       while (row < file_.categories.size() && file_.categories[row] != id) ++row;
       if (row == file_.categories.size() && row < 250) file_.categories.push_back(id);
@@ -122,7 +101,6 @@ class Joiner {
   }
 
   TraceFile &file_, &part_;
-  std::vector<StringId> strings_;
 };
 
 }  // namespace
@@ -131,6 +109,21 @@ size_t TraceFile::column_bytes() const {
   return strings.bytes() + held(name) + held(kind) + held(category) + held(phase) + held(thread) +
          held(start_ns) + held(dur_ns) + held(id) + held(detail) + held(operators) + held(devices) +
          held(device_shapes) + held(memory) + held(python) + held(threads);
+}
+
+void rename_texts(const std::vector<StringId>& ids, TraceFile* part) {
+  const auto rename = [&](StringId* id) { *id = ids[*id]; };
+  for (StringId& id : part->name) rename(&id);
+  for (StringId& id : part->categories) rename(&id);
+  for (FileThread& t : part->threads)
+    for (StringId* id : {&t.pid_text, &t.tid_text, &t.process, &t.name}) rename(id);
+  for (OperatorDetail& row : part->operators)
+    for (StringId* id :
+         {&row.dims, &row.strides, &row.types, &row.values, &row.call_stack, &row.module})
+      rename(id);
+  for (DeviceShapes& row : part->device_shapes)
+    for (StringId* id : {&row.type, &row.dims, &row.types, &row.output_dims, &row.output_types})
+      rename(id);
 }
 
 void append(TraceFile* file, TraceFile* part) { Joiner(file, part).run(); }

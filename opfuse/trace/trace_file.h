@@ -109,7 +109,10 @@ struct TraceFile {
   std::string_view text(StringId id) const { return strings.get(id); }
 };
 
-// Appends `part`, whose text came directly behind that of `file`, and empties it.
+// Appends `part`, whose text came directly behind that of `file` and whose texts have ids of
+// file->strings, and empties it.
 void append(TraceFile* file, TraceFile* part);
+// Gives every text of `part` the id `ids[old]`.
+void rename_texts(const std::vector<StringId>& ids, TraceFile* part);
 
 }  // namespace opfuse::trace
