@@ -25,10 +25,10 @@ foreach(level IN LISTS opfuse_levels)
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_compile_definitions(${target} PRIVATE OPFUSE_LEVEL=${level})
   # No -ffast-math: NaN and infinity must come out as torch's do, and its start-up code would set
-  # flush-to-zero for the whole process. -O3 in every build type: without inlining, helpers would
+  # flush-to-zero for the whole process. Optimized in every build type: without inlining, helpers would
   # become functions of their own.
   target_compile_options(${target} PRIVATE ${opfuse_flags_${level}}
-    -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast
+    -O2 -ftree-vectorize -fvect-cost-model=dynamic -fno-math-errno -fno-trapping-math -ffp-contract=fast
     # g++ 12 finds its own _mm512_undefined_ps uninitialized (its bug 105593).
     -Wno-psabi -Wno-uninitialized -Wno-maybe-uninitialized)
   target_link_libraries(${target} PRIVATE opfuse_warnings opfuse_sanitizers)

@@ -4,13 +4,11 @@
 #
 # The torch side of ops/NAME is opfuse/torch/ops/NAME.h. Headers of torch take most of the time to
 # compile it, so the headers of all operators go into a few generated files.
-file(GLOB folders CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/opfuse/ops"
-  "${PROJECT_SOURCE_DIR}/opfuse/ops/*/*.h")
+file(GLOB headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/opfuse/torch/ops/*.h")
 set(operators)
-foreach(header IN LISTS folders)
-  get_filename_component(folder "${header}" DIRECTORY)
+foreach(header IN LISTS headers)
   get_filename_component(name "${header}" NAME_WE)
-  if(folder STREQUAL name AND EXISTS "${PROJECT_SOURCE_DIR}/opfuse/torch/ops/${name}.h")
+  if(EXISTS "${PROJECT_SOURCE_DIR}/opfuse/ops/${name}/${name}.h")
     list(APPEND operators ${name})
   endif()
 endforeach()

@@ -2,10 +2,10 @@
 
     python -m opfuse.bench FOLDER|FILE.json… [--threads N] [--seconds S] [--dtypes f32,bf16]
 
-Prints one JSON object a line: first the machine, then one for each case. Ratios are medians over
-rounds of (small operators / fused) of the same round, with the quartiles. With 1 thread the clock
-is the thread's CPU time, which a busy machine disturbs least; with more it is wall time. Memory is
-the allocator's that the process was started with: `opfuse bench` runs it with both.
+Prints a line for the machine and one for each case, with --json as JSON objects. Ratios are medians
+over rounds of (small operators / fused) of the same round, with the quartiles. With 1 thread the
+clock is the thread's CPU time, which a busy machine disturbs least; with more it is wall time.
+Memory is the allocator's that the process was started with: `opfuse bench` runs it with both.
 """
 
 from __future__ import annotations
@@ -130,6 +130,27 @@ def bench_case(case: cases.Case, dtype: str, options: argparse.Namespace, rate: 
     return row
 
 
+def line_of(row: dict) -> str:
+    """One row as text: ratio with quartiles, time and share of the copy rate, both directions."""
+    parts = [f"{row['case'][:66]:66} {row['dtype']:4}"]
+    for name in ("forward", "both"):
+        m = row[name]
+        parts.append(
+            f"{m['ratio']:6.2f} [{m['low']:5.2f} {m['high']:5.2f}] {m['new_us']:10.1f} us"
+            f" {m['of_copy_rate']:5.2f}"
+        )
+    return "  ".join(parts)
+
+
+def heading(machine: dict) -> str:
+    words = "{memory} memory, {threads} thread(s), level {isa}, torch {torch}".format(**machine)
+    rate = machine["copy_bytes_per_s"] / 1e9
+    columns = "x small  [quartiles]      fused   of copy"
+    return (
+        f"{words}, copy {rate:.1f} GB/s\n{'':66} {'':4}  forward: {columns}    forward + backward"
+    )
+
+
 def operators_of(places: list[Path]) -> list[cases.Operator]:
     found = []
     for place in places:
@@ -146,15 +167,24 @@ def main(words: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=1.0, help="for each comparison")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--dtypes", default="f32,bf16")
+    parser.add_argument("--memory", default="unknown", help="a name for the allocator in use")
+    parser.add_argument("--json", action="store_true")
     options = parser.parse_args(words)
     torch.set_num_threads(options.threads)
     rate = copy_rate(options.threads)
-    machine = {"isa": library.isa(), "threads": options.threads, "torch": torch.__version__}
-    print(json.dumps({**machine, "copy_bytes_per_s": rate}), flush=True)
+    machine = {
+        "isa": library.isa(),
+        "threads": options.threads,
+        "torch": torch.__version__,
+        "memory": options.memory,
+        "copy_bytes_per_s": rate,
+    }
+    print(json.dumps(machine) if options.json else heading(machine), flush=True)
     for operator in operators_of(options.places):
         for case in operator.bench:
             for dtype in options.dtypes.split(","):
-                print(json.dumps(bench_case(case, dtype, options, rate)), flush=True)
+                row = bench_case(case, dtype, options, rate)
+                print(json.dumps(row) if options.json else line_of(row), flush=True)
     return 0
 
 

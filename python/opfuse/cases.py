@@ -51,6 +51,8 @@ class Case:
 
     def _tensor(self, name, shape, dtype, generator, requires_grad) -> Tensor:
         tensor = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+        if name.endswith("var"):
+            tensor = tensor.abs() + 0.5
         if len(shape) == 4:
             tensor = tensor.to(memory_format=LAYOUTS[self.layout])
         return tensor.requires_grad_(requires_grad and name not in self.constant)

@@ -46,3 +46,40 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tens
 
 def sigmoid_gate(x: Tensor, gate: Tensor, hard: bool = False) -> Tensor:
     return x * (F.hardsigmoid(gate) if hard else torch.sigmoid(gate))
+
+
+ACTIVATIONS = {
+    "none": lambda z: z,
+    "silu": F.silu,
+    "relu": F.relu,
+    "relu6": F.relu6,
+    "hardswish": F.hardswish,
+    "gelu": F.gelu,
+}
+
+
+def batch_norm_act(
+    x,
+    running_mean=None,
+    running_var=None,
+    weight=None,
+    bias=None,
+    training=False,
+    momentum=0.1,
+    eps=1e-5,
+    activation="none",
+    scale=None,
+    residual=None,
+):
+    z = F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+    y = ACTIVATIONS[activation](z)
+    if scale is not None:
+        y = y * scale.view(-1, *[1] * (x.dim() - 1))
+    return y if residual is None else y + residual
+
+
+def depthwise_conv2d(x, weight, bias=None, stride=1, padding=0):
+    step = (stride, stride) if isinstance(stride, int) else stride
+    sides = [padding] * 4 if isinstance(padding, int) else padding
+    padded = F.pad(x, sides) if any(sides) else x
+    return F.conv2d(padded, weight, bias, step, groups=x.shape[1])

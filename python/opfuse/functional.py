@@ -13,6 +13,7 @@ work.
 
 from __future__ import annotations
 
+import torch as _torch
 from torch import Tensor
 from torch import ops as _ops
 
@@ -25,6 +26,8 @@ _rms_norm = _ops.opfuse.rms_norm.default
 _add_rms_norm = _ops.opfuse.add_rms_norm.default
 _rope = _ops.opfuse.rope.default
 _sigmoid_gate = _ops.opfuse.sigmoid_gate.default
+_batch_norm_act = _ops.opfuse.batch_norm_act.default
+_depthwise_conv2d = _ops.opfuse.depthwise_conv2d.default
 
 
 def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
@@ -99,3 +102,63 @@ def sigmoid_gate(x: Tensor, gate: Tensor, hard: bool = False) -> Tensor:
     Example: `sigmoid_gate(torch.randn(2, 8, 4, 4), torch.randn(2, 8, 1, 1))`
     """
     return _sigmoid_gate(x, gate, hard)
+
+
+def batch_norm_act(
+    x: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    activation: str = "none",
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """`act(F.batch_norm(x, …)) * scale.view(-1, 1, …) + residual`, arguments as of F.batch_norm.
+
+    x is (N, C, *), contiguous or channels_last; `activation` is "none", "silu", "relu", "relu6",
+    "hardswish" or "gelu"; `scale` (N,) and `residual` (as x) are optional: stochastic depth and the
+    sum after it. In training the running statistics are updated as by F.batch_norm. Parameters may
+    be float32 beside bfloat16 or float16. Class E1. Saves x and the statistics: neither the norm's
+    result nor the activation's. Raises ValueError for another activation, and where F.batch_norm
+    does.
+
+    Example: `batch_norm_act(torch.randn(4, 8, 5, 5), training=True, activation="silu")`
+    """
+    if not training:
+        return _batch_norm_act(
+            x, weight, bias, running_mean, running_var, eps, activation, scale, residual
+        )[0]
+    _torch.nn.functional._verify_batch_size(x.size())
+    y, mean, var = _batch_norm_act(x, weight, bias, None, None, eps, activation, scale, residual)
+    with _torch.no_grad():
+        if running_mean is not None:
+            running_mean.mul_(1 - momentum).add_(mean, alpha=momentum)
+        if running_var is not None:
+            count = x.numel() // x.size(1)
+            running_var.mul_(1 - momentum).add_(var, alpha=momentum * count / (count - 1))
+    return y
+
+
+def depthwise_conv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | tuple[int, int] = 1,
+    padding: int | tuple[int, int, int, int] = 0,
+) -> Tensor:
+    """`F.conv2d(F.pad(x, padding), weight, bias, stride, groups=C)`: one filter a channel.
+
+    x is (N, C, H, W), best in channels_last; weight (C, 1, K, K); `padding` is one number or (left,
+    right, top, bottom) as of F.pad, so that TensorFlow's "same" needs no copy. Registers are used
+    best for K of 3, 5, 7, strides 1 and 2, in float32. Class E1. Saves x and weight. Under autocast
+    inputs are cast as those of F.conv2d.
+
+    Example: `depthwise_conv2d(torch.randn(1, 8, 9, 9), torch.randn(8, 1, 3, 3), padding=1)`
+    """
+    step = (stride, stride) if isinstance(stride, int) else stride
+    sides = (padding, padding, padding, padding) if isinstance(padding, int) else padding
+    return _depthwise_conv2d(x, weight, bias, step, sides)

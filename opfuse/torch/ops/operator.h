@@ -121,6 +121,13 @@ struct Kernels<Op, R(A...)> {
     return Op::eligible(args...) ? Op::cpu(args...) : Op::composite(args...);
   }
 
+  static R meta(A... args) {
+    if constexpr (requires { &Op::meta; }) {
+      if (Op::eligible(args...)) return Op::meta(args...);
+    }
+    return Op::composite(args...);
+  }
+
   static R autograd(A... args) {
     const bool wanted = at::GradMode::is_enabled() && (needs_grad(args) || ...);
     if (!Op::eligible(args...) || (has_tangent(args) || ...) || functorch_active() ||
@@ -190,7 +197,8 @@ void implement(torch::Library& library, Key key) {
   const char* name = operator_name<Op>() + sizeof("opfuse::") - 1;
   if (key == Key::kCpu) library.impl(name, &Forward::cpu);
   if (key == Key::kAutograd) library.impl(name, &Forward::autograd);
-  if (key == Key::kMeta || key == Key::kComposite) library.impl(name, &Op::composite);
+  if (key == Key::kMeta) library.impl(name, &Forward::meta);
+  if (key == Key::kComposite) library.impl(name, &Op::composite);
   if constexpr (!std::is_void_v<typename Op::Backward>) {
     using Back = typename Op::Backward;
     using Backward = KernelsOf<Back, BackwardKernels>;
