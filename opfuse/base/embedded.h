@@ -15,6 +15,9 @@ struct EmbeddedFile {
 // rulebook/*.rule and opfuse/ops/*/*.rule, named by their path in the source tree.
 std::span<const EmbeddedFile> embedded_rules();
 
+// opfuse/ops/*/*.json, named by file name: what each fused operator is, its cases.
+std::span<const EmbeddedFile> embedded_operators();
+
 // opfuse/graph/schemas/*.schemas, named by file name.
 std::span<const EmbeddedFile> embedded_schemas();
 

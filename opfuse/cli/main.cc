@@ -28,6 +28,8 @@ std::vector<std::unique_ptr<Verb>> all_verbs() {
   verbs.push_back(make_compare());
   verbs.push_back(make_view());
   verbs.push_back(make_explain());
+  verbs.push_back(make_ops());
+  verbs.push_back(make_bench());
   verbs.push_back(make_doctor());
   return verbs;
 }

@@ -43,6 +43,8 @@ std::unique_ptr<Verb> make_analyze();
 std::unique_ptr<Verb> make_compare();
 std::unique_ptr<Verb> make_view();
 std::unique_ptr<Verb> make_explain();
+std::unique_ptr<Verb> make_ops();
+std::unique_ptr<Verb> make_bench();
 std::unique_ptr<Verb> make_doctor();
 
 // Every verb, in the order of `opfuse --help`.
