@@ -233,7 +233,7 @@ bool ChromeEvents::category(const char** at) {
   const char* p = *at;
   if (*p == '"' && static_cast<size_t>(window_.end() - p) > last.size() + 2 &&
       p[last.size() + 1] == '"' && (p[last.size() + 2] == ',' || p[last.size() + 2] == '}') &&
-      std::memcmp(p + 1, last.data(), last.size()) == 0) {
+      std::string_view(p + 1, last.size()) == last) {
     fields_.category = last_category_;
     *at = p + last.size() + 2;
     return true;
