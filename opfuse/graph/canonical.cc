@@ -38,10 +38,10 @@ class Canonicalizer {
     out_.stands_in.resize(graph.values.size());
     for (size_t i = 0; i < graph.values.size(); ++i) out_.stands_in[i] = static_cast<ValueId>(i);
     out_.drop_rows.resize(graph.values.size());
-    written_.resize(graph.storages.size());
-    for (const Node& node : graph.nodes)
-      for (ValueId value : node.writes)
-        if (graph.values[value].storage != kNone) written_[graph.values[value].storage] = true;
+    last_writer_.resize(graph.storages.size(), kNone);
+    for (NodeId id = 0; id < static_cast<NodeId>(graph.nodes.size()); ++id)
+      for (ValueId value : graph.nodes[id].writes)
+        if (graph.values[value].storage != kNone) last_writer_[graph.values[value].storage] = id;
     index_rows();
   }
 
@@ -80,10 +80,11 @@ class Canonicalizer {
     const TensorMeta& m = meta(node, input);
     return (m.flags & trace::kWrappedNumber) != 0 ? m.number : std::nullopt;
   }
+  // From here on: what was written before is the value that is read.
   bool storage_is_written(const Node& node, int input) const {
     ValueId id = operand(node, input);
     int32_t storage = id == kNone ? kNone : value(id).storage;
-    return storage == kNone || written_[storage];
+    return storage == kNone || last_writer_[storage] >= current_;
   }
   bool result_is_floating(const Node& node) const {
     return node.outputs.size() == 1 && node.outputs[0] != kNone &&
@@ -144,6 +145,7 @@ class Canonicalizer {
   }
 
   bool add(NodeId id) {
+    current_ = id;
     Node node = in_.nodes[id];
     node.positions.clear();
     for (Input& input : node.inputs)
@@ -181,7 +183,8 @@ class Canonicalizer {
 
   const Graph& in_;
   CanonicalForm out_;
-  std::vector<bool> written_;  // by storage
+  std::vector<NodeId> last_writer_;  // by storage
+  NodeId current_ = kNone;
   std::unordered_map<std::string_view, std::vector<int>> by_op_;
 };
 
@@ -283,6 +286,61 @@ bool power(Canonicalizer& c, Node& node) {
   return c.become(&node, "aten.div.Tensor", {c.literal(1, true), x});
 }
 
+// A view of the whole in the same order is the value itself.
+std::optional<int> drop_view(const Canonicalizer& c, const Node& node) {
+  if (!is_one_tensor_result(node) || !c.same_kind(node, 0) || !c.meta(node, 0).shape_known)
+    return std::nullopt;
+  const TensorMeta &a = c.meta(node, 0), &b = c.value(node.outputs[0]).meta;
+  if (a.strides != b.strides || a.offset != b.offset) return std::nullopt;
+  return 0;
+}
+
+bool is_number(const Attr& attr) {
+  return std::holds_alternative<int64_t>(attr) || std::holds_alternative<double>(attr);
+}
+
+// The same node under another operator; its attributes stay where they are.
+bool renamed(Node& node, std::string_view op) {
+  node.op = op;
+  node.schema = SchemaTable::builtin().find(op);
+  return true;
+}
+
+// clamp with one bound; an unknown bound is none of the two.
+bool clamp_of_one_bound(Canonicalizer&, Node& node) {
+  const bool low = is_number(node.inputs[1].attr), high = is_number(node.inputs[2].attr);
+  const bool no_low = std::holds_alternative<NoneAttr>(node.inputs[1].attr);
+  const bool no_high = std::holds_alternative<NoneAttr>(node.inputs[2].attr);
+  if (!(low && no_high) && !(high && no_low)) return false;
+  node.inputs.erase(node.inputs.begin() + (low ? 2 : 1));
+  return renamed(node, low ? "aten.clamp_min" : "aten.clamp_max");
+}
+
+// t(x) of a matrix -> transpose(x, -2, -1); dimensions in order.
+bool matrix_transpose(Canonicalizer& c, Node& node) {
+  if (!c.meta(node, 0).shape_known || c.meta(node, 0).shape.size() != 2) return false;
+  Input first, second;
+  first.attr = int64_t{-2};
+  second.attr = int64_t{-1};
+  node.inputs.push_back(first);
+  node.inputs.push_back(second);
+  return renamed(node, "aten.transpose.int");
+}
+
+bool transposed_dims(Canonicalizer& c, Node& node) {
+  auto *a = std::get_if<int64_t>(&node.inputs[1].attr),
+       *b = std::get_if<int64_t>(&node.inputs[2].attr);
+  if (!a || !b) return false;
+  const int64_t before_a = *a, before_b = *b;
+  if (c.meta(node, 0).shape_known) {
+    const auto rank = static_cast<int64_t>(c.meta(node, 0).shape.size());
+    if (*a >= 0) *a -= rank;
+    if (*b >= 0) *b -= rank;
+  }
+  if (*a > *b && (*a < 0) == (*b < 0)) std::swap(*a, *b);
+  return *a != before_a || *b != before_b;
+}
+
 bool times_minus_one(Canonicalizer& c, Node& node) {
   if (c.constant(node, 1) != -1.0 || !c.result_is_floating(node)) return false;
   return c.become(&node, "aten.neg", {c.operand(node, 0)});
@@ -303,11 +361,14 @@ bool operand_order(Canonicalizer& c, Node& node) {
 std::vector<Row> make_rows() {
   using enum Exactness;
   const std::vector<std::string_view> in_place = {
-      "aten.mul_.Tensor", "aten.add_.Tensor", "aten.sub_.Tensor", "aten.div_.Tensor",
-      "aten.mul_.Scalar", "aten.add_.Scalar", "aten.sub_.Scalar", "aten.div_.Scalar",
-      "aten.sigmoid_",    "aten.neg_",        "aten.exp_",        "aten.tanh_",
-      "aten.reciprocal_", "aten.relu_",       "aten.hardtanh_",   "aten.clamp_",
-      "aten.sqrt_",       "aten.rsqrt_",      "aten.silu_"};
+      "aten.mul_.Tensor", "aten.add_.Tensor", "aten.sub_.Tensor",  "aten.div_.Tensor",
+      "aten.mul_.Scalar", "aten.add_.Scalar", "aten.sub_.Scalar",  "aten.div_.Scalar",
+      "aten.sigmoid_",    "aten.neg_",        "aten.exp_",         "aten.tanh_",
+      "aten.reciprocal_", "aten.relu_",       "aten.sqrt_",        "aten.rsqrt_",
+      "aten.silu_",       "aten.clamp_min_",  "aten.clamp_max_",   "aten.erf_",
+      "aten.log_",        "aten.abs_",        "aten.hardsigmoid_", "aten.hardswish_",
+      "aten.mish_",       "aten.addcmul_",    "aten.gelu_",        "aten.hardtanh_",
+      "aten.clamp_"};
   return {
       {{"in place", kExact, "x.mul_(y) -> x * y (the write stays on record)"},
        in_place,
@@ -317,6 +378,22 @@ std::vector<Row> make_rows() {
        {"aten.detach", "aten.alias", "aten.lift_fresh"},
        drop_alias,
        nullptr},
+      {{"no change of shape", kExact, "x.view(x.shape), x.expand(x.shape) -> x"},
+       {"aten.view", "aten._unsafe_view", "aten.reshape", "aten.expand"},
+       drop_view,
+       nullptr},
+      {{"clamp by one bound", kExact, "clamp(x, 0, None) -> clamp_min(x, 0)"},
+       {"aten.clamp"},
+       nullptr,
+       clamp_of_one_bound},
+      {{"matrix transpose", kExact, "t(x) -> transpose(x, -2, -1)"},
+       {"aten.t"},
+       nullptr,
+       matrix_transpose},
+      {{"dimensions of a transpose", kExact, "transpose(x, 3, 2) -> transpose(x, -2, -1)"},
+       {"aten.transpose.int"},
+       nullptr,
+       transposed_dims},
       {{"no-op cast", kExact, "x.to(x.dtype), x.contiguous() when it is -> x"},
        {"aten._to_copy", "aten.to.dtype", "aten.to.device", "aten.contiguous",
         "aten.to.dtype_layout"},
