@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "opfuse/match/pattern.h"
+#include "opfuse/match/solver.h"
 #include "opfuse/trace/event_table.h"
 
 namespace opfuse::match {
@@ -57,10 +57,9 @@ namespace {
 
 class Expander {
  public:
-  Expander(const Context& context, const Pattern& pattern, const std::vector<NodeId>& nodes,
-           const std::vector<ValueId>& values)
-      : context_(context), pattern_(pattern), values_(values) {
-    for (NodeId node : nodes) {
+  Expander(const Context& context, const Pattern& pattern, const Solver& solver)
+      : context_(context), pattern_(pattern), solver_(solver), values_(solver.values()) {
+    for (NodeId node : solver.nodes()) {
       nodes_.insert(context.form.origin[node]);
       rows_ |= context.form.rows[node];
     }
@@ -71,13 +70,23 @@ class Expander {
     Match match;
     match.rule = pattern_.rule;
     match.spelling = pattern_.spelling;
-    for (int i = 0; i < pattern_.parameters; ++i) match.inputs.push_back(input(values_[i]));
+    match.numbers = solver_.numbers();
+    match.shapes_known = solver_.shapes_known();
+    for (int i = 0; i < pattern_.parameters; ++i)
+      match.inputs.push_back(values_[i] == kNone ? kNone : input(values_[i]));
     const Graph& g = pattern_.graph();
+    const auto is_input = [&](ValueId v) {
+      return std::find(values_.begin(), values_.begin() + pattern_.parameters, v) !=
+             values_.begin() + pattern_.parameters;
+    };
+    // A cast that is nothing here gives back its operand, which may be an input.
     for (size_t i = 0; i < g.values.size(); ++i)
-      if (g.values[i].producer != kNone) inner(values_[i]);
+      if (g.values[i].producer != kNone && values_[i] != kNone && !is_input(values_[i]))
+        inner(values_[i]);
     for (ValueId result : g.results) match.outputs.push_back(values_[result]);
     match.nodes.assign(nodes_.begin(), nodes_.end());
     match.equivalence = pattern_.spelling->equivalence;
+    match.canonical_rows = pattern_.spelling->rows;
     for (size_t i = 0; i < graph::canonical_rows().size(); ++i) {
       if (!(rows_ >> i & 1)) continue;
       const graph::CanonicalRow& row = graph::canonical_rows()[i];
@@ -161,6 +170,7 @@ class Expander {
 
   const Context& context_;
   const Pattern& pattern_;
+  const Solver& solver_;
   const std::vector<ValueId>& values_;
   std::set<NodeId> nodes_, chain_;
   graph::RowSet rows_ = 0;
@@ -168,9 +178,8 @@ class Expander {
 
 }  // namespace
 
-Match expand_match(const Context& context, const Pattern& pattern, const std::vector<NodeId>& nodes,
-                   const std::vector<ValueId>& values) {
-  return Expander(context, pattern, nodes, values).run();
+Match expand_match(const Context& context, const Pattern& pattern, const Solver& solver) {
+  return Expander(context, pattern, solver).run();
 }
 
 }  // namespace opfuse::match

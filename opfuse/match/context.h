@@ -32,9 +32,8 @@ std::string where(const graph::Graph& graph, graph::NodeId node);
 // A pattern bound to canonical nodes -> the match on the original ones: dropped no-op operators
 // between its operators belong to it, inputs are the values that the chain really reads.
 struct Pattern;
-Match expand_match(const Context& context, const Pattern& pattern,
-                   const std::vector<graph::NodeId>& nodes,
-                   const std::vector<graph::ValueId>& values);
+class Solver;
+Match expand_match(const Context& context, const Pattern& pattern, const Solver& solver);
 
 // Fills function_scope and backward.
 void join_backward(const Context& context, Match* match);

@@ -1,64 +1,11 @@
 #include "opfuse/match/legality.h"
 
 #include <algorithm>
-#include <numeric>
-#include <optional>
-#include <set>
 
-#include <fmt/format.h>
-
-#include "opfuse/graph/effects.h"
-#include "opfuse/trace/event_table.h"
+#include "opfuse/match/legality_rows.h"
 
 namespace opfuse::match {
 namespace {
-
-using graph::kNone;
-using graph::NodeId;
-using graph::ScopeKind;
-using graph::ValueId;
-using Verdict = std::optional<Refusal>;
-
-Verdict refuse(int row, std::string reason, NodeId node) {
-  return Refusal{row, std::move(reason), node};
-}
-
-// One match, with the sets that the rows ask for.
-struct Chain {
-  Chain(const Context& c, const Match& m)
-      : context(c),
-        match(m),
-        nodes(m.nodes.begin(), m.nodes.end()),
-        backward(m.backward.nodes.begin(), m.backward.nodes.end()) {
-    for (ValueId v : m.inputs)
-      if (v != kNone) inputs.insert(v);
-    for (ValueId v : m.outputs) outputs.insert(v);
-    for (NodeId id : m.nodes)
-      for (ValueId v : c.node(id).outputs)
-        if (v != kNone && !outputs.contains(v) && !inputs.contains(v)) inner.insert(v);
-    first = m.nodes.front();
-    last = m.nodes.back();
-  }
-
-  bool reads_or_makes_storage(int32_t storage) const {
-    for (const std::set<ValueId>* values : {&inputs, &inner, &outputs})
-      for (ValueId v : *values)
-        if (storage != kNone && context.value(v).storage == storage) return true;
-    return false;
-  }
-  std::string at(NodeId node) const { return where(context.graph, node); }
-
-  const Context& context;
-  const Match& match;
-  std::set<NodeId> nodes, backward;
-  std::set<ValueId> inputs, inner, outputs;  // inner: made by the chain and not a result
-  NodeId first, last;
-};
-
-std::string name_of(const Chain& c, ValueId v) {
-  NodeId producer = c.context.value(v).producer;
-  return producer == kNone ? "an inner value" : "the result of " + c.at(producer);
-}
 
 // 1: an inner value is also read outside of the chain (2: only in backward).
 Verdict used_outside(const Chain& c) {
@@ -180,44 +127,6 @@ Verdict barrier(const Chain& c) {
   return std::nullopt;
 }
 
-// 14: dtypes outside of the rule's domain, unknown ones, mixed ones.
-Verdict dtypes(const Chain& c) {
-  DType common = DType::kUnknown;
-  for (const std::set<ValueId>* values : {&c.inputs, &c.outputs})
-    for (ValueId v : *values) {
-      DType dtype = c.context.value(v).meta.dtype;
-      if (dtype == DType::kUnknown) return refuse(14, "a dtype is not known", c.last);
-      if (c.match.rule->domain == "floating" && !is_floating(dtype) && !is_complex(dtype))
-        return refuse(
-            14,
-            fmt::format("the chain computes on {}, where the fused operator raises: it is "
-                        "for floating types",
-                        dtype_name(dtype)),
-            c.last);
-      if (common != DType::kUnknown && dtype != common)
-        return refuse(
-            14, fmt::format("the chain mixes {} and {}", dtype_name(common), dtype_name(dtype)),
-            c.last);
-      common = dtype;
-    }
-  const std::vector<DType>& allowed = c.match.rule->dtypes;
-  if (!allowed.empty() && std::ranges::find(allowed, common) == allowed.end())
-    return refuse(14, fmt::format("the rule is not for {}", dtype_name(common)), c.last);
-  return std::nullopt;
-}
-
-// 16: an inner value has another dtype than the result: a cast that the fused operator lacks.
-Verdict inner_casts(const Chain& c) {
-  DType dtype = c.context.value(c.match.outputs[0]).meta.dtype;
-  for (ValueId v : c.inner)
-    if (c.context.value(v).meta.dtype != dtype)
-      return refuse(16,
-                    fmt::format("{} is computed in {}, the chain's result in {}", name_of(c, v),
-                                dtype_name(c.context.value(v).meta.dtype), dtype_name(dtype)),
-                    c.context.value(v).producer);
-  return std::nullopt;
-}
-
 // 17: autocast, 24: grad or inference mode, 35: thread differ within the chain; 25: it crosses the
 // border of a custom Function.
 Verdict one_region(const Chain& c) {
@@ -235,72 +144,6 @@ Verdict one_region(const Chain& c) {
       return refuse(24, fmt::format("grad mode changes before {}", c.at(id)), id);
     if (node.thread != first.thread)
       return refuse(35, fmt::format("{} runs on another thread", c.at(id)), id);
-  }
-  return std::nullopt;
-}
-
-bool takes(const Target& target, const graph::TensorMeta& meta) {
-  constexpr std::string_view kDevices[] = {"cpu", "cuda"};
-  bool device = target.device.empty() ||
-                (meta.device >= 0 && meta.device < 2 && target.device == kDevices[meta.device]);
-  return device && (target.dtypes.empty() ||
-                    std::ranges::find(target.dtypes, meta.dtype) != target.dtypes.end());
-}
-
-// 18: no target has a kernel for this dtype and device.
-Verdict no_kernel(const Chain& c) {
-  const graph::TensorMeta& meta = c.context.value(c.match.outputs[0]).meta;
-  if (meta.device < 0) return refuse(18, "the device is not known", c.last);
-  if (std::ranges::any_of(c.match.rule->targets, [&](const Target& t) { return takes(t, meta); }))
-    return std::nullopt;
-  return refuse(18, fmt::format("no target for {} on this device", dtype_name(meta.dtype)), c.last);
-}
-
-// 19: operands of different shapes, where the rule says one.
-Verdict broadcast(const Chain& c) {
-  const graph::TensorMeta& out = c.context.value(c.match.outputs[0]).meta;
-  for (ValueId v : c.inputs) {
-    const graph::TensorMeta& in = c.context.value(v).meta;
-    if (!in.shape_known || !out.shape_known) return refuse(19, "a shape is not known", c.last);
-    if (in.shape != out.shape)
-      return refuse(19, "an input is broadcast to the result's shape", c.last);
-  }
-  return std::nullopt;
-}
-
-// Strides that a pointwise operator gives its result: the input's when dense, else in their order.
-std::vector<int64_t> pointwise_strides(const graph::TensorMeta& in) {
-  std::vector<size_t> order(in.shape.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::stable_sort(order,
-                           [&](size_t a, size_t b) { return in.strides[a] > in.strides[b]; });
-  std::vector<int64_t> strides(in.shape.size());
-  int64_t step = 1;
-  for (size_t i = order.size(); i-- > 0;) {
-    strides[order[i]] = step;
-    step *= std::max<int64_t>(in.shape[order[i]], 1);
-  }
-  return strides;
-}
-
-bool same_layout(const graph::TensorMeta& meta, const std::vector<int64_t>& strides) {
-  for (size_t i = 0; i < strides.size(); ++i)
-    if (meta.shape[i] > 1 && meta.strides[i] != strides[i]) return false;
-  return true;
-}
-
-// 20: the recorded result has a layout that the fused operator would not give.
-Verdict layout(const Chain& c) {
-  const graph::TensorMeta& out = c.context.value(c.match.outputs[0]).meta;
-  for (ValueId v : c.inputs) {
-    const graph::TensorMeta& in = c.context.value(v).meta;
-    if (!in.shape_known || !out.shape_known || in.shape != out.shape) continue;  // row 19
-    if (in.strides.size() != in.shape.size() || out.strides.size() != out.shape.size())
-      return refuse(20, "the layout is not known", c.last);
-    bool expanded = std::ranges::find(in.strides, 0) != in.strides.end();
-    if (!expanded && out.numel() > 0 && !same_layout(out, pointwise_strides(in)))
-      return refuse(20, "the chain's result has another layout than the fused operator's would",
-                    c.last);
   }
   return std::nullopt;
 }
@@ -359,20 +202,6 @@ Verdict gradient_summed_elsewhere(const Chain& c) {
             fmt::format("a part of the input's gradient is read by {}, inside another backward{}",
                         c.at(user), recomputed ? " (a checkpoint's)" : ""),
             user);
-  return std::nullopt;
-}
-
-// 34: tensors that are not plain dense ones.
-Verdict plain_tensors(const Chain& c) {
-  for (const std::set<ValueId>* values : {&c.inputs, &c.inner, &c.outputs})
-    for (ValueId v : *values) {
-      const graph::TensorMeta& meta = c.context.value(v).meta;
-      if (meta.flags & (trace::kSubclass | trace::kConjOrNeg) || is_complex(meta.dtype))
-        return refuse(34, "a tensor subclass, a complex or a lazily negated tensor", c.first);
-    }
-  for (NodeId id : c.match.nodes)
-    if (c.context.node(id).opaque || c.context.node(id).region.flags & trace::kOpaqueArguments)
-      return refuse(34, fmt::format("{} has tensors that cannot be described", c.at(id)), id);
   return std::nullopt;
 }
 
@@ -472,7 +301,8 @@ constexpr Verdict (*kRows[])(const Chain&) = {used_outside,   inner_escapes,
                                               plain_tensors,  one_device,
                                               modes,          grad_fn_hooks,
                                               exported,       result_needed_early,
-                                              handlers,       gradient_summed_elsewhere};
+                                              handlers,       gradient_summed_elsewhere,
+                                              random_inside,  not_replaced_yet};
 
 // What surrounds the chain explains what else is odd about it, and is named first.
 bool is_surrounding(int row) {
@@ -488,7 +318,8 @@ std::vector<Refusal> check_legality(const Context& context, const Match& match) 
   for (auto row : kRows)
     if (Verdict verdict = row(chain)) refusals.push_back(std::move(*verdict));
   std::ranges::stable_sort(refusals, {}, [](const Refusal& refusal) {
-    return std::pair(!is_surrounding(refusal.row), refusal.row);
+    constexpr int kLast = 1000;  // true of every chain of the rule
+    return std::pair(!is_surrounding(refusal.row), refusal.row > 0 ? refusal.row : kLast);
   });
   return refusals;
 }

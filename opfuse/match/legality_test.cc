@@ -17,6 +17,7 @@ namespace {
 using testing::builtin_rules;
 using ::testing::Contains;
 using ::testing::Field;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::parse;
 using testing::rules_from;
@@ -40,6 +41,15 @@ void expect_legal(std::string_view text, const Rulebook& rules = builtin_rules()
   EXPECT_THAT(report.matches[0].refusals, IsEmpty())
       << "row " << (report.matches[0].refusals.empty() ? 0 : report.matches[0].refusals[0].row)
       << ": " << (report.matches[0].refusals.empty() ? "" : report.matches[0].refusals[0].reason);
+}
+
+// Nothing but what is true of every chain of the rule: it has several inputs or is not pointwise.
+void expect_found(std::string_view text, const Rulebook& rules) {
+  MatchReport report = find_matches(parse(text), rules);
+  ASSERT_THAT(report.matches, SizeIs(1)) << text;
+  ASSERT_THAT(report.matches[0].refusals, SizeIs(1)) << report.matches[0].refusals[0].reason;
+  EXPECT_EQ(report.matches[0].refusals[0].row, 0);
+  EXPECT_THAT(report.matches[0].refusals[0].reason, HasSubstr("found, not replaced: "));
 }
 
 // x * sigmoid(x), with words after the values and after the calls.
@@ -171,6 +181,45 @@ TEST(Legality, Row14TheRulesOwnDtypes) {
   expect_legal(swish("f64[8]", "f64[8]", "f64[8]"), rules);
 }
 
+TEST(Legality, Row12RandomNumbersAreDrawnInside) {
+  Rulebook rules = rules_from(
+      "op f(x: T, p: float) -> T\n  composition\n    y, mask = dropout(x, p, True)\n"
+      "    return y * sigmoid(x)\n  target mine.f(x, p)\n");
+  std::string tail = "%s: f32[8] = aten.sigmoid(%x)\n%y: f32[8] = aten.mul.Tensor(%d, %s)\n";
+  expect_refused(
+      "%x: f32[8]\n%d: f32[8], %m: bool[8] = aten.native_dropout(%x, 0.1, True)\n" + tail, 12,
+      rules);
+  Rulebook given = rules_from(
+      "op f(x: T, m: random T) -> T\n  composition\n    return x * m\n  target mine.f(x, m)\n");
+  expect_found(
+      "%x: f32[8]\n%e: f32[8]\n%m: f32[8] = aten.bernoulli_.float(%e, 0.9)\n"
+      "%y: f32[8] = aten.mul.Tensor(%x, %m)\n",
+      given);
+}
+
+TEST(Legality, Row13AValueThatIsNotRandom) {
+  Rulebook rules = rules_from(
+      "op f(x: T, m: random T) -> T\n  composition\n    return exp(x) * m\n"
+      "  target mine.f(x, m)\n");
+  MatchReport report = find_matches(parse("%x: f32[8]\n%m: f32[8]\n%e: f32[8] = aten.exp(%x)\n"
+                                          "%y: f32[8] = aten.mul.Tensor(%e, %m)\n"),
+                                    rules);
+  EXPECT_THAT(report.matches, IsEmpty());
+}
+
+TEST(Legality, Row15InputsOfOneVariableAgreeInDtype) {
+  Rulebook rules = rules_from(
+      "op f(x: T, w: W[...], b: W[...]) -> T\n  composition\n    return exp(x * w + b)\n"
+      "  target mine.f(x, w, b)\n");
+  const auto text = [](std::string_view b) {
+    return "%x: bf16[8]\n%w: f32[8]\n%b: " + std::string(b) +
+           "[8]\n%p: bf16[8] = aten.mul.Tensor(%x, %w)\n"
+           "%q: bf16[8] = aten.add.Tensor(%p, %b)\n%y: bf16[8] = aten.exp(%q)\n";
+  };
+  expect_refused(text("bf16"), 15, rules);
+  expect_found(text("f32"), rules);
+}
+
 TEST(Legality, Row16ACastStandsInsideTheChain) {
   expect_refused(
       "%x: bf16[8]\n%f: f32[8] = aten._to_copy(%x, dtype=f32)\n%s: f32[8] = aten.sigmoid(%f)\n"
@@ -222,7 +271,7 @@ TEST(Legality, Row22TwoInputsShareTheirMemory) {
       "%s: f32[8] = aten.sigmoid(%a)\n%e: f32[8] = aten.exp(%b)\n%y: f32[8] = aten.mul.Tensor(%s, "
       "%e)\n";
   expect_refused("%a: f32[8]\n%b: f32[8] alias[%a] offset[4]\n" + tail, 22, rules);
-  expect_legal("%a: f32[8]\n%b: f32[8]\n" + tail, rules);
+  expect_found("%a: f32[8]\n%b: f32[8]\n" + tail, rules);
 }
 
 TEST(Legality, Row23ADetachStandsInsideTheChain) {

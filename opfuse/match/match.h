@@ -34,23 +34,27 @@ struct Match {
   Equivalence equivalence = Equivalence::kE1;
   std::vector<std::string> canonical_rows;  // rows used to make it equal, for the report
   std::vector<graph::NodeId> nodes;         // forward chain, execution order
-  std::vector<graph::ValueId> inputs;       // one per parameter (kNone: optional and absent)
-  std::vector<graph::ValueId> outputs;      // results of the composition
-  int32_t function_scope = graph::kNone;    // the autograd.Function whose forward is the chain
-  BackwardChain backward;                   // empty nodes: no backward was recorded
-  std::vector<Refusal> refusals;            // legality found in the graph; empty: legal so far
-  std::vector<std::string> conditions;      // MatchOptions::assume_unknown: "the constant is 1.702"
+  std::vector<graph::ValueId> inputs;       // one per parameter (kNone: absent, or a number)
+  NumberBindings
+      numbers;  // by Number::name of the rule: number parameters and sizes that are bound
+  bool shapes_known = true;               // of every parameter whose type has dimensions
+  std::vector<graph::ValueId> outputs;    // results of the composition
+  int32_t function_scope = graph::kNone;  // the autograd.Function whose forward is the chain
+  BackwardChain backward;                 // empty nodes: no backward was recorded
+  std::vector<Refusal> refusals;          // legality found in the graph; empty: legal so far
+  std::vector<std::string> conditions;    // MatchOptions::assume_unknown: "the constant is 1.702"
 };
 
 struct NearMiss {
   const Rule* rule = nullptr;
   Refusal refusal;
   std::vector<graph::NodeId> nodes;  // what did match
+  bool certain = false;              // a named neighbour, or a row of docs/legality.md
 };
 
 struct MatchReport {
   std::vector<Match> matches;  // legal or refused (Match::refusals), never overlapping silently
-  std::vector<NearMiss> near_misses;  // best one per rule and place
+  std::vector<NearMiss> near_misses;  // best one per place
 };
 
 struct MatchOptions {

@@ -10,7 +10,8 @@
 #include "opfuse/match/context.h"
 #include "opfuse/match/legality.h"
 #include "opfuse/match/near_miss.h"
-#include "opfuse/match/pattern.h"
+#include "opfuse/match/solver.h"
+#include "opfuse/match/words.h"
 #include "opfuse/trace/event_table.h"
 
 namespace opfuse::match {
@@ -31,6 +32,9 @@ bool told_by_data_flow(int row) {
 // The patterns of one rule that have the same root operator.
 struct RulePatterns {
   std::vector<Pattern> ways, near;
+  std::vector<Cone> cones;      // of the ways, side by side
+  std::vector<size_t> written;  // those of the ways that no row of alternatives made
+  bool replaced = false;        // chains of the rule are replaced: why one is not is worth telling
 };
 
 class Matcher {
@@ -46,13 +50,15 @@ class Matcher {
   }
 
   MatchReport run() {
+    cones_ = cones_of(context_.form.graph, ops_of_);
     Solver solver(context_.form.graph, ops_of_, options_.assume_unknown);
     for (NodeId root = 0; root < static_cast<NodeId>(ops_of_.size()); ++root) {
       if (ops_of_[root] < 0) continue;
-      collect_operands(root);
       for (const RulePatterns& patterns : by_root_[ops_of_[root]])
         try_rule(patterns, root, &solver);
+      keep_best_miss();
     }
+    drop_parts_of_the_same();
     refuse_lone_recomputations(context_, &report_.matches);
     settle_overlaps();
     drop_covered_misses();
@@ -62,56 +68,54 @@ class Matcher {
  private:
   void add(const Rule& rule) {
     int index = rules_++;
+    const bool replaced = found_only(rule).empty();
     auto put = [&](const Spelling& spelling, const NearNeighbour* near) {
       Pattern pattern = make_pattern(rule, spelling, near, &ops_);
-      RulePatterns& group = grouped_[{pattern.ops[pattern.root], index}];
-      (near ? group.near : group.ways).push_back(std::move(pattern));
+      for (int op : pattern.root_ops) {
+        RulePatterns& group = grouped_[{op, index}];
+        group.replaced = replaced;
+        if (!near && spelling.rows.empty()) group.written.push_back(group.ways.size());
+        if (!near) group.cones.push_back(pattern.cone);
+        (near ? group.near : group.ways).push_back(pattern);
+      }
     };
     put(rule.composition, nullptr);
     for (const Spelling& spelling : rule.spellings) put(spelling, nullptr);
+    for (const Spelling& spelling : rule.alternatives) put(spelling, nullptr);
     for (const NearNeighbour& near : rule.near) put(near.spelling, &near);
   }
 
-  void collect_operands(NodeId root) {
-    operands_.clear();
-    for (const graph::Input& input : context_.form.graph.nodes[root].inputs)
-      for (ValueId value : input.values) {
-        if (value == kNone) continue;
-        NodeId producer = context_.form.graph.values[value].producer;
-        if (producer != kNone && ops_of_[producer] < 0) producer = below_cast(producer);
-        if (producer != kNone && ops_of_[producer] >= 0) operands_.push_back(ops_of_[producer]);
-      }
-  }
-
-  // A cast inside a chain is a near miss that is worth telling.
-  NodeId below_cast(NodeId node) const {
-    const graph::Node& n = context_.form.graph.nodes[node];
-    ValueId input = is_cast(n) ? n.inputs[0].values[0] : kNone;
-    return input == kNone ? kNone : context_.form.graph.values[input].producer;
-  }
-
-  // Most places differ from most patterns already in the operators below the root.
-  bool plausible(const Pattern& pattern) const {
-    if (pattern.root_operands.empty()) return true;
-    return std::ranges::any_of(pattern.root_operands, [&](int op) {
-      return std::ranges::find(operands_, op) != operands_.end();
-    });
+  // Most places differ from most patterns already in the operators below the root: `missing` kinds
+  // of them may be.
+  bool plausible(const Cone& cone, NodeId root, int missing) const {
+    const Cone& found = cones_[root];
+    for (int level = 0; level < kDepth; ++level)
+      for (uint64_t lacks = cone[level] & ~found[level]; lacks != 0; lacks &= lacks - 1)
+        if (--missing < 0) return false;
+    return true;
   }
 
   void try_rule(const RulePatterns& patterns, NodeId root, Solver* solver) {
     const Pattern* best = nullptr;
     Mismatch mismatch;
-    for (const Pattern& pattern : patterns.ways) {
-      if (!plausible(pattern)) continue;
-      if (solver->solve(pattern, root) &&
-          guards_hold(context_, pattern, pattern.rule->guards, solver->values()))
-        return add_match(pattern, *solver);
+    const bool backward = in_backward(root);  // derivatives look like gates
+    const auto solves = [&](const Pattern& pattern) {
+      if (solver->solve(pattern, root)) return true;
       if (solver->mismatch().nodes.size() > mismatch.nodes.size()) {
         mismatch = solver->mismatch();
         best = &pattern;
       }
-    }
-    if (in_backward(root)) return;  // derivatives look like gates
+      return false;
+    };
+    for (size_t i = 0; i < patterns.ways.size(); ++i)
+      if (plausible(patterns.cones[i], root, 0) && solves(patterns.ways[i]))
+        return add_match(patterns.ways[i], root, *solver);
+    if (backward) return;
+    // What lacks an operator cannot match, but may be worth telling; as the rule's author wrote it.
+    for (size_t i : patterns.written)
+      if (patterns.replaced && !plausible(patterns.cones[i], root, 0) &&
+          plausible(patterns.cones[i], root, 1))
+        solves(patterns.ways[i]);
     add_near_miss(patterns, root, best, mismatch, solver);
   }
 
@@ -123,19 +127,45 @@ class Matcher {
 
   // An autograd node that computes again what the chain computed (as that of div does) is no chain.
   bool crosses_into_backward(const Solver& solver) const {
-    return std::ranges::any_of(solver.nodes(), [&](NodeId node) {
-      return in_backward(node) != in_backward(solver.nodes().back());
-    });
+    const std::vector<NodeId> nodes = solver.nodes();
+    return std::ranges::any_of(
+        nodes, [&](NodeId node) { return in_backward(node) != in_backward(nodes.back()); });
   }
 
-  void add_match(const Pattern& pattern, const Solver& solver) {
-    if (crosses_into_backward(solver)) return;
-    Match match = expand_match(context_, pattern, solver.nodes(), solver.values());
+  // A composite operator of torch runs all of it: it is not the user's chain, and often the target.
+  bool inside_one_operator(const Match& match) const {
+    const auto within = [&](int32_t scope, NodeId node) {
+      for (int32_t s = context_.node(node).scope; s != kNone; s = context_.graph.scopes[s].parent)
+        if (s == scope) return true;
+      return false;
+    };
+    for (int32_t s = context_.node(match.nodes[0]).scope; s != kNone;
+         s = context_.graph.scopes[s].parent) {
+      if (context_.graph.scopes[s].kind != ScopeKind::kOperator) continue;
+      if (std::ranges::all_of(match.nodes, [&](NodeId node) { return within(s, node); }))
+        return true;
+    }
+    return false;
+  }
+
+  // Sums of products are what derivatives consist of: a general rule would find itself in each.
+  bool is_a_derivative(const Pattern& pattern, NodeId root) const {
+    const graph::Node& node = context_.node(context_.form.origin[root]);
+    return pattern.rule->parameters.size() > 1 && in_backward(root) &&
+           !(node.region.flags & trace::kCheckpointRecompute);
+  }
+
+  void add_match(const Pattern& pattern, NodeId root, const Solver& solver) {
+    if (crosses_into_backward(solver) || is_a_derivative(pattern, root)) return;
+    Match match = expand_match(context_, pattern, solver);
+    if (match.nodes.empty() || inside_one_operator(match)) return;
     if (!options_.assume_unknown) join_backward(context_, &match);
     match.conditions = solver.assumed();
     match.refusals = check_legality(context_, match);
     if (options_.assume_unknown)
-      std::erase_if(match.refusals, [](const Refusal& r) { return !told_by_data_flow(r.row); });
+      std::erase_if(match.refusals, [](const Refusal& refusal) {
+        return !told_by_data_flow(refusal.row) || refusal.reason.starts_with(kFoundOnly);
+      });
     report_.matches.push_back(std::move(match));
   }
 
@@ -145,21 +175,52 @@ class Matcher {
                      const Mismatch& mismatch, Solver* solver) {
     std::optional<NearMiss> miss;
     if (best) miss = describe_mismatch(context_, *best, mismatch);
-    bool certain =
-        miss && (miss->refusal.row == 5 || miss->refusal.row == 6 || miss->refusal.row == 16);
     for (const Pattern& near : patterns.near) {
-      if (certain) break;
-      if (!plausible(near) || !solver->solve(near, root)) continue;
+      if (miss && miss->certain) break;
+      if (!plausible(near.cone, root, 0) || !solver->solve(near, root)) continue;
       if (auto neighbour = describe_neighbour(context_, near, *solver)) {
         miss = std::move(neighbour);
         break;
       }
     }
-    if (miss) report_.near_misses.push_back(std::move(*miss));
+    const bool fits = mismatch.kind >= Mismatch::Kind::kShape;  // but for a condition of the rule
+    if (miss && (miss->certain || fits || patterns.replaced)) misses_.push_back(std::move(*miss));
+  }
+
+  // Many rules nearly fit a common operator: the one that says most is told.
+  void keep_best_miss() {
+    const auto best = std::ranges::max_element(misses_, [](const NearMiss& a, const NearMiss& b) {
+      return std::pair(a.certain, a.nodes.size()) < std::pair(b.certain, b.nodes.size());
+    });
+    if (best != misses_.end()) report_.near_misses.push_back(std::move(*best));
+    misses_.clear();
+  }
+
+  // A chain with its weight holds the chain without it, and a run of reshapes may end in two
+  // places: of one rule the larger stays, unless only the smaller can be replaced.
+  void drop_parts_of_the_same() {
+    std::map<NodeId, std::vector<size_t>> holders;
+    for (size_t i = 0; i < report_.matches.size(); ++i)
+      for (NodeId node : report_.matches[i].nodes) holders[node].push_back(i);
+    std::vector<bool> drop(report_.matches.size());
+    for (size_t i = 0; i < report_.matches.size(); ++i) {
+      const Match& part = report_.matches[i];
+      for (size_t k : holders[part.nodes[0]]) {
+        const Match& whole = report_.matches[k];
+        if (k == i || whole.rule != part.rule || drop[k]) continue;
+        const bool larger = whole.nodes.size() > part.nodes.size() ||
+                            (whole.nodes.size() == part.nodes.size() && k < i);
+        const bool as_good = whole.refusals.empty() || !part.refusals.empty();
+        if (larger && as_good && std::ranges::includes(whole.nodes, part.nodes)) drop[i] = true;
+      }
+    }
+    size_t next = 0;
+    std::erase_if(report_.matches, [&](const Match&) { return drop[next++]; });
   }
 
   // Legal before refused, larger before smaller, then in order: a later one that shares an operator
-  // is refused.
+  // is refused. One that is only found (a sum of products, say) and shares it with a larger chain
+  // tells nobody anything.
   void settle_overlaps() {
     std::vector<Match*> order;
     for (Match& match : report_.matches) order.push_back(&match);
@@ -168,6 +229,7 @@ class Matcher {
       return a->nodes.size() > b->nodes.size();
     });
     std::map<NodeId, const Match*> owner;
+    std::set<const Match*> hidden;
     for (Match* match : order) {
       for (NodeId node : match->nodes) {
         auto it = owner.find(node);
@@ -176,10 +238,14 @@ class Matcher {
                                    fmt::format("shares {} with a chain of {}",
                                                where(context_.graph, node), it->second->rule->name),
                                    node});
+        if (it->second->nodes.size() > match->nodes.size() && !found_only(*match->rule).empty())
+          hidden.insert(match);
         break;
       }
+      if (hidden.contains(match)) continue;
       for (NodeId node : match->nodes) owner.try_emplace(node, match);
     }
+    std::erase_if(report_.matches, [&](const Match& match) { return hidden.contains(&match); });
   }
 
   // What is part of a match needs no explanation.
@@ -197,8 +263,9 @@ class Matcher {
   int rules_ = 0;
   std::map<std::pair<int, int>, RulePatterns> grouped_;  // by root operator and rule
   std::vector<std::vector<RulePatterns>> by_root_;
-  std::vector<int> ops_of_;    // by canonical node
-  std::vector<int> operands_;  // operators below the current root
+  std::vector<int> ops_of_;       // by canonical node
+  std::vector<Cone> cones_;       // by canonical node
+  std::vector<NearMiss> misses_;  // of the current root
   MatchReport report_;
 };
 

@@ -14,7 +14,13 @@ using ::testing::IsEmpty;
 using testing::parse;
 using ::testing::SizeIs;
 
-MatchReport find(std::string_view text) { return find_matches(parse(text), builtin_rules()); }
+// Without the other rules, whose own finds would explain a place better.
+const Rulebook& silu_alone() {
+  static const Rulebook book = {{*builtin_rules().find("silu")}};
+  return book;
+}
+
+MatchReport find(std::string_view text) { return find_matches(parse(text), silu_alone()); }
 
 // The chain is found, legal, and its class is `equivalence`.
 void expect_silu(std::string_view text, Equivalence equivalence = Equivalence::kE1) {
@@ -148,10 +154,25 @@ TEST(Matcher, AnUnknownAttributeIsNoMatch) {
 }
 
 TEST(Matcher, AClampInPlaceOfTheSigmoidIsHardswish) {
-  expect_miss(
+  std::string_view text =
       "%x: f32[8]\n%a: f32[8] = aten.add.Tensor(%x, 3)\n%c: f32[8] = aten.hardtanh(%a, 0, 6)\n"
-      "%m: f32[8] = aten.mul.Tensor(%x, %c)\n%y: f32[8] = aten.div.Tensor(%m, 6)\n",
-      0, "is a Hardswish");
+      "%m: f32[8] = aten.mul.Tensor(%x, %c)\n%y: f32[8] = aten.div.Tensor(%m, 6)\n";
+  expect_miss(text, 0, "is a Hardswish");
+  MatchReport report = find_matches(parse(text), builtin_rules());
+  ASSERT_THAT(report.matches, SizeIs(1));
+  EXPECT_EQ(report.matches[0].rule->name, "hardswish");
+  EXPECT_THAT(report.matches[0].refusals, IsEmpty());
+  EXPECT_THAT(report.near_misses, IsEmpty());
+}
+
+TEST(Matcher, ASmallerChainIsReplacedWhereTheLargerOneIsOnlyFound) {
+  MatchReport report = find_matches(
+      parse("%x: f32[8]\n%u: f32[8]\n%s: f32[8] = aten.sigmoid(%x)\n"
+            "%y: f32[8] = aten.mul.Tensor(%x, %s)\n%z: f32[8] = aten.mul.Tensor(%y, %u)\n"),
+      builtin_rules());
+  ASSERT_THAT(report.matches, SizeIs(2));
+  for (const Match& match : report.matches)
+    EXPECT_EQ(match.refusals.empty(), match.rule->name == "silu") << match.rule->name;
 }
 
 TEST(Matcher, LeavesTheBackwardPassAlone) {

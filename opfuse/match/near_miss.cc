@@ -111,6 +111,69 @@ Refusal operator_refusal(const Context& context, const Pattern& pattern, const M
           node == kNone ? root : node};
 }
 
+std::string number_told(const Pattern& pattern, int hole) {
+  if (hole < 0) return "a whole number";
+  const std::vector<std::string> names = pattern.rule->number_names();
+  return number_text(pattern.spelling->numbers[hole], names);
+}
+
+std::string guard_told(const Pattern& pattern, const Guard& guard) {
+  const std::vector<std::string> names = pattern.rule->number_names();
+  switch (guard.kind) {
+    case Guard::Kind::kNotSame:
+      return fmt::format("'{}' and '{}' are the same value", guard.a, guard.b);
+    case Guard::Kind::kSameShape:
+      return fmt::format("'{}' and '{}' have not the same shape", guard.a, guard.b);
+    case Guard::Kind::kOtherShape:
+      return fmt::format("'{}' and '{}' have the same shape", guard.a, guard.b);
+    case Guard::Kind::kCompare:
+      return fmt::format("{} {} {} does not hold", number_text(guard.left, names), guard.sign,
+                         number_text(guard.right, names));
+  }
+  return "";
+}
+
+std::string shape_told(const graph::TensorMeta& meta) {
+  std::string text;
+  for (int64_t size : meta.shape) text += fmt::format("{}{}", text.empty() ? "" : ", ", size);
+  return "[" + text + "]";
+}
+
+// Every operator fits, but a condition of the rule does not hold.
+Refusal condition_refusal(const Context& context, const Pattern& pattern, const Mismatch& m,
+                          NodeId root) {
+  const Rule& rule = *pattern.rule;
+  const auto named = [&](int i) {
+    return i < 0 ? std::string("the result") : fmt::format("'{}'", rule.parameters[i].name);
+  };
+  const graph::TensorMeta* meta =
+      m.value == kNone ? nullptr : &context.form.graph.values[m.value].meta;
+  switch (m.kind) {
+    case Mismatch::Kind::kShape:
+      return {19,
+              fmt::format("{} has the shape {}, which is not that of the rule", named(m.input),
+                          shape_told(*meta)),
+              root};
+    case Mismatch::Kind::kDtype:
+      return {15,
+              fmt::format("{} and the chain differ in dtype: {}", named(m.input),
+                          dtype_name(meta->dtype)),
+              root};
+    case Mismatch::Kind::kNumber:
+      return {29,
+              fmt::format("expected the number {}, found {:.9g}", number_told(pattern, m.input),
+                          m.number),
+              root};
+    case Mismatch::Kind::kRandom:
+      return {
+          13,
+          fmt::format("{} is not made by an operator that draws random numbers", named(m.input)),
+          root};
+    default:
+      return {0, guard_told(pattern, rule.guards[m.input]), root};
+  }
+}
+
 Refusal refusal_for(const Context& context, const Pattern& pattern, const Mismatch& m,
                     NodeId root) {
   switch (m.kind) {
@@ -124,19 +187,13 @@ Refusal refusal_for(const Context& context, const Pattern& pattern, const Mismat
     case Mismatch::Kind::kAttribute:
     case Mismatch::Kind::kUnknown:
       return attribute_refusal(context, pattern, m);
-    default:
+    case Mismatch::Kind::kNothing:
+    case Mismatch::Kind::kOperator:
+    case Mismatch::Kind::kCast:
       return operator_refusal(context, pattern, m, root);
+    default:
+      return condition_refusal(context, pattern, m, root);
   }
-}
-
-int index_of(const Pattern& pattern, const std::string& name) {
-  for (size_t i = 0; i < pattern.rule->parameters.size(); ++i)
-    if (pattern.rule->parameters[i].name == name) return static_cast<int>(i);
-  if (!pattern.near) return -1;
-  auto it = std::ranges::find(pattern.near->others, name);
-  return it == pattern.near->others.end()
-             ? -1
-             : pattern.parameters + static_cast<int>(it - pattern.near->others.begin());
 }
 
 // "{beta}" becomes the number, or "a tensor", that beta is bound to.
@@ -155,19 +212,6 @@ std::string filled(const Context& context, const Pattern& pattern, const Solver&
 
 }  // namespace
 
-bool guards_hold(const Context& context, const Pattern& pattern, const std::vector<Guard>& guards,
-                 const std::vector<ValueId>& values) {
-  return std::ranges::all_of(guards, [&](const Guard& guard) {
-    ValueId a = values[index_of(pattern, guard.a)], b = values[index_of(pattern, guard.b)];
-    if (a == kNone || b == kNone) return false;
-    if (guard.kind == Guard::Kind::kNotSame) return a != b;
-    const graph::TensorMeta& x = context.form.graph.values[a].meta;
-    const graph::TensorMeta& y = context.form.graph.values[b].meta;
-    if (!x.shape_known || !y.shape_known) return false;
-    return (x.shape == y.shape) == (guard.kind == Guard::Kind::kSameShape);
-  });
-}
-
 std::optional<NearMiss> describe_mismatch(const Context& context, const Pattern& pattern,
                                           const Mismatch& mismatch) {
   // All operators but one, or half of them where only an argument differs.
@@ -180,12 +224,16 @@ std::optional<NearMiss> describe_mismatch(const Context& context, const Pattern&
   miss.rule = pattern.rule;
   miss.nodes = original_nodes(context, mismatch.nodes);
   miss.refusal = refusal_for(context, pattern, mismatch, miss.nodes.back());
+  miss.certain = miss.refusal.row == 5 || miss.refusal.row == 6 || miss.refusal.row == 16;
   return miss;
 }
 
 std::optional<NearMiss> describe_neighbour(const Context& context, const Pattern& pattern,
                                            const Solver& solver) {
-  if (!guards_hold(context, pattern, pattern.near->guards, solver.values())) return std::nullopt;
+  const bool fits = std::ranges::all_of(pattern.near->guards, [&](const Guard& guard) {
+    return guard_holds(context.form.graph, pattern, guard, solver.values(), solver.numbers());
+  });
+  if (!fits) return std::nullopt;
   NearMiss miss;
   miss.rule = pattern.rule;
   miss.nodes = original_nodes(context, solver.nodes());
@@ -193,6 +241,7 @@ std::optional<NearMiss> describe_neighbour(const Context& context, const Pattern
   std::string why = filled(context, pattern, solver);
   miss.refusal = {0, fmt::format("is a {}{}{}", title, why.empty() ? "" : ": ", why),
                   miss.nodes.back()};
+  miss.certain = true;
   return miss;
 }
 

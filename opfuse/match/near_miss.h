@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "opfuse/match/context.h"
-#include "opfuse/match/pattern.h"
+#include "opfuse/match/solver.h"
 
 namespace opfuse::match {
 
@@ -18,9 +18,5 @@ std::optional<NearMiss> describe_mismatch(const Context& context, const Pattern&
 // The neighbour that `solver` has just bound, or nothing when its guards do not hold.
 std::optional<NearMiss> describe_neighbour(const Context& context, const Pattern& pattern,
                                            const Solver& solver);
-
-// Whether `guards` hold for the values bound to the names.
-bool guards_hold(const Context& context, const Pattern& pattern, const std::vector<Guard>& guards,
-                 const std::vector<graph::ValueId>& values);
 
 }  // namespace opfuse::match

@@ -1,7 +1,9 @@
 #pragma once
-// A spelling made ready for matching, and the solver that binds one to a place in a canonical
-// graph.
+// A spelling made ready for matching: its operators as small numbers, where matching starts, and
+// what a place must hold to be worth trying.
 
+#include <array>
+#include <cstdint>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -27,14 +29,29 @@ class OpIndex {
   std::unordered_map<std::string, int> ids_;
 };
 
+// Which operators stand 0 … kDepth - 1 levels below one, as bits (several operators may share a
+// bit). Casts and operators that change the shape alone are of the level of what is below them.
+constexpr int kDepth = 5;
+using Cone = std::array<uint64_t, kDepth>;
+inline uint64_t op_bit(int op) { return op < 0 ? 0 : uint64_t{1} << (op % 64); }
+std::vector<Cone> cones_of(const graph::Graph& graph, const std::vector<int>& ops);
+
+// Goes on from what is matched to an operator above it that the root does not need.
+struct Extension {
+  graph::NodeId node;    // of the pattern
+  graph::ValueId below;  // an operand of it that is bound by then
+};
+
 struct Pattern {
   const Rule* rule = nullptr;
   const Spelling* spelling = nullptr;
   const NearNeighbour* near = nullptr;  // null: a way of writing the rule itself
-  graph::NodeId root = graph::kNone;    // the last node; everything else is below it
+  graph::NodeId root = graph::kNone;    // the last node
   std::vector<int> ops;                 // by node
-  std::vector<int> root_operands;       // operators below the root
-  int parameters = 0;                   // externals 0 … parameters-1
+  std::vector<int> root_ops;            // operators that a match may end in
+  std::vector<Extension> extensions;
+  Cone cone{};         // what must stand below the root
+  int parameters = 0;  // externals 0 … parameters-1
 
   const graph::Graph& graph() const { return spelling->graph; }
 };
@@ -42,69 +59,11 @@ struct Pattern {
 Pattern make_pattern(const Rule& rule, const Spelling& spelling, const NearNeighbour* near,
                      OpIndex* ops);
 
-// Where and why a pattern stopped, kept as ids: the sentence is made only for the best one.
-struct Mismatch {
-  enum class Kind : uint8_t {
-    kNothing,
-    kOperator,
-    kAttribute,
-    kUnknown,
-    kConstant,
-    kBinding,
-    kCast
-  };
-  Kind kind = Kind::kNothing;
-  graph::ValueId pattern_value = graph::kNone;
-  graph::ValueId value = graph::kNone;     // what stands there
-  graph::ValueId expected = graph::kNone;  // kBinding: what it was bound to before
-  int input = -1;                          // kAttribute, kUnknown
-  std::vector<graph::NodeId> nodes;        // canonical nodes that did match
-};
-
-class Solver {
- public:
-  // `assume_unknown`: see MatchOptions.
-  Solver(const graph::Graph& graph, const std::vector<int>& ops, bool assume_unknown = false)
-      : graph_(graph), ops_(ops), assume_unknown_(assume_unknown) {}
-
-  // Binds `pattern` with its root at `root`. The bindings hold until the next call.
-  bool solve(const Pattern& pattern, graph::NodeId root);
-  const std::vector<graph::NodeId>& nodes() const { return nodes_; }     // by pattern node
-  const std::vector<graph::ValueId>& values() const { return values_; }  // by pattern value
-  const Mismatch& mismatch() const { return mismatch_; }
-  // What had to be assumed for the bindings, as sentences.
-  std::vector<std::string> assumed() const;
-
- private:
-  struct Goal {
-    graph::ValueId pattern, value;
-    DType dtype;  // of the reader's result: constants of f64 chains are compared as f64
-  };
-  using Goals = std::vector<Goal>;
-
-  bool run(const Goals& goals, size_t next);
-  bool match_external(const Goals& goals, size_t next);
-  bool match_node(const Goals& goals, size_t next);
-  bool match_inputs(const graph::Node& wanted, const graph::Node& found, const Goals& goals,
-                    size_t next);
-  bool equal_attributes(const graph::Node& wanted, const graph::Node& found, graph::ValueId at,
-                        graph::ValueId value);
-  bool fail(Mismatch::Kind kind, graph::ValueId pattern, graph::ValueId value,
-            graph::ValueId expected = graph::kNone, int input = -1);
-
-  const graph::Graph& graph_;
-  const std::vector<int>& ops_;
-  const bool assume_unknown_;
-  const Pattern* pattern_ = nullptr;
-  std::vector<graph::NodeId> nodes_;
-  std::vector<graph::ValueId> values_;
-  int matched_ = 0, steps_ = 0, best_score_ = -1;
-  Mismatch mismatch_;
-};
-
 bool is_cast(const graph::Node& node);
+// Changes the shape and nothing else, as view, expand and a contiguous copy do.
+bool is_shape_change(const graph::Node& node);
 
-// Equal to 1 ulp of f32, or of f64 where the chain computes in f64.
-bool same_constant(double a, double b, DType dtype);
+// The index of a parameter, or of another name of a neighbour; -1 when it is neither.
+int index_of(const Pattern& pattern, const std::string& name);
 
 }  // namespace opfuse::match

@@ -11,6 +11,7 @@
 #include "opfuse/base/result.h"
 #include "opfuse/graph/graph.h"
 #include "opfuse/graph/schema.h"
+#include "opfuse/match/rule_number.h"
 
 namespace opfuse::match {
 
@@ -18,27 +19,54 @@ namespace opfuse::match {
 enum class Equivalence : uint8_t { kE0, kE1, kE2, kE3, kE4 };
 std::string_view equivalence_name(Equivalence equivalence);  // "E1"
 
+// One dimension of a tensor type: `...` any sizes, the same wherever it stands in the rule; `*` any
+// sizes; `_` any one size; a name, the same size wherever it stands; a number.
+struct Dimension {
+  enum class Kind : uint8_t { kRest, kAnyRest, kAny, kName, kSize };
+  Kind kind = Kind::kAny;
+  int64_t size = 0;  // kSize
+  int name = -1;     // kName: index as in Number::name
+};
+
+// "T", "T[..., n]", "f32[n]", "i64". A capital letter stands for one dtype.
+struct TensorType {
+  char variable = 0;              // 'T'; 0 for an explicit dtype
+  DType dtype = DType::kUnknown;  // explicit dtype
+  bool has_shape = false;         // without: the shape of the result
+  std::vector<Dimension> shape;
+};
+
 struct RuleParameter {
   std::string name;
   std::string type;  // "T", "T[..., n]", "float", …, as written
   bool is_tensor = true;
   bool optional = false;
+  bool random = false;  // `random T`: made by an operator that draws random numbers
+  TensorType tensor = {};
 };
 
 // One way of writing the function, as a graph in canonical form. Externals are the parameters, in
-// order; `graph.results` the results.
+// order; `graph.results` the results. Beside ATen operators it may hold `rule.reshape(x)`: any
+// number of operators that change the shape alone. Attributes that are not fixed are OpaqueAttr:
+// "number 2" is numbers[2], "dtype 0" the dtype of parameter 0, "any" what the record holds.
+// Externals named "number.2" are wrapped numbers equal to numbers[2].
 struct Spelling {
   std::string name;  // "composition", or the spelling's title
   graph::Graph graph;
   int line = 0;
   Equivalence equivalence = Equivalence::kE1;  // of the target to this way of writing it
+  uint32_t absent = 0;                         // bit i: optional parameter i is not given
+  std::vector<Number> numbers;
+  std::vector<std::string> rows;  // of alternative_rows() that made it of a written one
 };
 
-// A condition on what two names are bound to.
+// A condition on what two names are bound to, or on numbers.
 struct Guard {
-  enum class Kind : uint8_t { kNotSame, kSameShape, kOtherShape };
+  enum class Kind : uint8_t { kNotSame, kSameShape, kOtherShape, kCompare };
   Kind kind = Kind::kNotSame;
   std::string a, b;
+  std::string sign;    // kCompare: "==", "!=", "<", "<=", ">", ">="
+  Number left, right;  // kCompare
 };
 
 struct NearNeighbour {  // what this is not, and why
@@ -65,17 +93,23 @@ struct Rule {
   std::string file;
   int line = 0;
   std::vector<RuleParameter> parameters;
-  std::vector<DType> dtypes;  // `where T in …`
-  std::vector<Guard> guards;  // `where a is not b`
-  std::string mode;           // "training", "eval" or "" (`requires …`)
-  bool extends = false;       // `extend NAME`: only targets, for a rule of another file
+  std::vector<TensorType> returns;
+  std::vector<std::string> sizes;  // names of dimensions; Number::name counts them after parameters
+  std::vector<DType> dtypes;       // `where T in …`
+  std::vector<Guard> guards;       // `where a is not b`
+  std::string mode;                // "training", "eval" or "" (`requires …`)
+  bool extends = false;            // `extend NAME`: only targets, for a rule of another file
   Spelling composition;
   std::vector<Spelling> spellings;
+  std::vector<Spelling> alternatives;  // made of the above: optional parts left out, other orders
   std::vector<NearNeighbour> near;
   std::string
       domain;  // "floating": where the target raises although the composition works; "" total
   std::vector<Target> targets;
   std::string source;  // text of the rule, for reports and hashes
+
+  // Number::name -> what the rule's author called it.
+  std::vector<std::string> number_names() const;
 };
 
 struct Rulebook {

@@ -49,18 +49,25 @@ struct SpellingSyntax {
   Block block;
 };
 
+// `eps > 0`, `dim == -1`: both sides as written; names become numbers when the rule is lowered.
+struct Condition {
+  Guard guard;
+  Expression left, right;  // kCompare
+  int line = 0, column = 0;
+};
+
 struct NearSyntax {
   std::string title, why;
   std::string
       substituted;  // `if weight is EXPR`: the parameter that EXPR stands for; "" whole formula
   Expression formula;
-  std::vector<Guard> guards;
+  std::vector<Condition> conditions;
   int line = 0, column = 0;
 };
 
 struct RuleSyntax {
-  Rule head;  // everything but the graphs
-  std::vector<std::string> returns;
+  Rule head;  // everything but the graphs and the conditions
+  std::vector<Condition> conditions;
   Block composition;
   std::vector<SpellingSyntax> spellings;
   std::vector<NearSyntax> near;

@@ -9,9 +9,9 @@
 namespace opfuse::match {
 namespace {
 
-constexpr std::array<std::string_view, 19> kSigns = {"...", "->", "**", "==", "!=", "(", ")",
-                                                     "[",   "]",  ",",  ":",  "=",  "?", "+",
-                                                     "-",   "*",  "/",  ".",  "@"};
+constexpr std::array<std::string_view, 23> kSigns = {"...", "->", "**", "==", "!=", "<=", ">=", "<",
+                                                     ">",   "(",  ")",  "[",  "]",  ",",  ":",  "=",
+                                                     "?",   "+",  "-",  "*",  "/",  ".",  "@"};
 
 bool is_name_start(char c) { return std::isalpha(static_cast<unsigned char>(c)) || c == '_'; }
 bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)); }

@@ -1,17 +1,11 @@
-#include <algorithm>
-#include <optional>
-
-#include <fmt/format.h>
-
-#include "opfuse/match/rule_ast.h"
+#include "opfuse/match/rule_reader.h"
 
 namespace opfuse::match {
 namespace {
 
-class RuleParser {
+class RuleParser : RuleReader {
  public:
-  RuleParser(std::vector<Token> tokens, std::string_view text, std::string_view file)
-      : tokens_(std::move(tokens)), text_(text), file_(file) {}
+  using RuleReader::RuleReader;
 
   Result<std::vector<RuleSyntax>> file() {
     std::vector<RuleSyntax> rules;
@@ -23,43 +17,6 @@ class RuleParser {
   }
 
  private:
-  const Token& peek(size_t ahead = 0) const {
-    return tokens_[std::min(at_ + ahead, tokens_.size() - 1)];
-  }
-  bool is(std::string_view text) const {
-    const Token& t = peek();
-    return (t.kind == TokenKind::kName || t.kind == TokenKind::kSign) && t.text == text;
-  }
-  bool eat(std::string_view text) {
-    if (!is(text)) return false;
-    ++at_;
-    return true;
-  }
-  bool eat(TokenKind kind) {
-    if (peek().kind != kind) return false;
-    ++at_;
-    return true;
-  }
-  Error fail(std::string_view expected) const {
-    return Error{fmt::format("{}:{}:{}: expected {}, found {}", file_, peek().line, peek().column,
-                             expected, describe(peek()))};
-  }
-  Error unsupported(const Token& at, std::string_view what) const {
-    return Error{fmt::format("{}:{}:{}: not supported yet: {}", file_, at.line, at.column, what)};
-  }
-  Status expect(std::string_view text) {
-    if (!eat(text)) return fail(fmt::format("'{}'", text));
-    return ok_status();
-  }
-  Status expect(TokenKind kind, std::string_view what) {
-    if (!eat(kind)) return fail(what);
-    return ok_status();
-  }
-  Result<std::string> take(TokenKind kind, std::string_view what) {
-    if (peek().kind != kind) return fail(what);
-    return tokens_[at_++].text;
-  }
-
   Result<RuleSyntax> rule() {
     RuleSyntax rule;
     size_t begin = peek().offset;
@@ -69,6 +26,7 @@ class RuleParser {
     if (!rule.head.extends && !eat("op")) return fail("'op' or 'extend'");
     OPFUSE_TRY(rule.head.name, take(TokenKind::kName, "the rule's name"));
     if (!rule.head.extends) OPFUSE_TRY_STATUS(signature(&rule));
+    number_sizes(&rule.head);
     OPFUSE_TRY_STATUS(expect(TokenKind::kNewline, "the end of the line"));
     OPFUSE_TRY_STATUS(expect(TokenKind::kIndent, "an indented block"));
     while (!eat(TokenKind::kDedent)) {
@@ -86,7 +44,7 @@ class RuleParser {
     return rule;
   }
 
-  // (x: T[..., n], weight: T[n]?, eps: float) -> T[..., n]  where T in f32, a is not b
+  // (x: T[..., n], weight: T[n]?, eps: float) -> T[..., n]  where T in f32 and eps > 0
   Status signature(RuleSyntax* rule) {
     OPFUSE_TRY_STATUS(expect("("));
     while (!eat(")")) {
@@ -97,82 +55,128 @@ class RuleParser {
     bool several = eat("(");
     do {
       if (several && peek(1).text == ":") at_ += 2;
-      OPFUSE_TRY(std::string type, type_text());
-      rule->returns.push_back(std::move(type));
+      OPFUSE_TRY(RuleParameter result, type(&rule->head));
+      if (!result.is_tensor) return fail("a tensor's type as result");
+      rule->head.returns.push_back(std::move(result.tensor));
     } while (several && eat(","));
     if (several) OPFUSE_TRY_STATUS(expect(")"));
-    if (eat("where")) return conditions(&rule->head.dtypes, &rule->head.guards);
+    if (eat("where")) return conditions(&rule->head.dtypes, &rule->conditions);
     return ok_status();
+  }
+
+  // Sizes are counted after the parameters.
+  static void number_sizes(Rule* rule) {
+    const auto shift = [&](TensorType* type) {
+      for (Dimension& one : type->shape)
+        if (one.kind == Dimension::Kind::kName)
+          one.name += static_cast<int>(rule->parameters.size());
+    };
+    for (RuleParameter& parameter : rule->parameters) shift(&parameter.tensor);
+    for (TensorType& type : rule->returns) shift(&type);
   }
 
   Status parameter(Rule* rule) {
     Token at = peek();
-    RuleParameter parameter;
-    OPFUSE_TRY(parameter.name, take(TokenKind::kName, "a parameter's name"));
+    OPFUSE_TRY(std::string name, take(TokenKind::kName, "a parameter's name"));
     OPFUSE_TRY_STATUS(expect(":"));
-    if (is("random")) return unsupported(peek(), "random values as inputs");
-    Token type_at = peek();
-    OPFUSE_TRY(parameter.type, type_text());
-    parameter.is_tensor =
-        parameter.type.starts_with("T") || dtype_from_name(type_at.text).has_value();
+    bool random = eat("random");
+    OPFUSE_TRY(RuleParameter parameter, type(rule));
+    parameter.name = name;
+    parameter.random = random;
     parameter.optional = eat("?");
-    if (!parameter.is_tensor)
-      return unsupported(type_at,
-                         fmt::format("parameter '{}' of type {}", parameter.name, parameter.type));
-    if (parameter.optional)
-      return unsupported(at, fmt::format("optional parameter '{}'", parameter.name));
-    if (parameter.type != "T")
-      return unsupported(type_at, fmt::format("the shape or dtype in type {}", parameter.type));
-    if (std::ranges::find(rule->parameters, parameter.name, &RuleParameter::name) !=
-        rule->parameters.end())
-      return Error{fmt::format("{}:{}:{}: parameter '{}' is named twice", file_, at.line, at.column,
-                               parameter.name)};
+    if (!parameter.is_tensor && (random || parameter.optional))
+      return Error{fmt::format("{}:{}:{}: expected a tensor's type for '{}', found {}", file_,
+                               at.line, at.column, name, parameter.type)};
+    if (std::ranges::find(rule->parameters, name, &RuleParameter::name) != rule->parameters.end())
+      return Error{
+          fmt::format("{}:{}:{}: parameter '{}' is named twice", file_, at.line, at.column, name)};
     rule->parameters.push_back(std::move(parameter));
     return ok_status();
   }
 
-  // T, f32, float, int[]; with dimensions: T[..., n], T[n, 2].
-  Result<std::string> type_text() {
-    OPFUSE_TRY(std::string text, take(TokenKind::kName, "a type such as T or float"));
-    if (!eat("[")) return text;
-    text += '[';
-    while (!eat("]")) {
-      const Token& t = peek();
-      if (t.kind != TokenKind::kName && t.kind != TokenKind::kNumber && t.text != "...")
-        return fail("a dimension or ']'");
-      text += t.text;
-      ++at_;
-      if (eat(","))
-        text += ", ";
-      else if (!is("]"))
-        return fail("',' or ']'");
+  // T, f32, float, int, bool; tensors with dimensions: T[..., n], T[n, 2], T[*].
+  Result<RuleParameter> type(Rule* rule) {
+    RuleParameter result;
+    size_t begin = peek().offset;
+    std::string word = peek().text;
+    std::optional<DType> dtype = dtype_from_name(word);
+    bool variable = word.size() == 1 && word[0] >= 'A' && word[0] <= 'Z';
+    bool number = word == "float" || word == "int" || word == "bool";
+    if (word == "bool" && peek(1).text != "[") dtype.reset();  // a flag, not a tensor of flags
+    if (peek().kind != TokenKind::kName || (!dtype && !variable && !number))
+      return fail("a type: a capital letter, a dtype, float, int or bool");
+    ++at_;
+    result.is_tensor = variable || dtype.has_value();
+    if (variable) result.tensor.variable = word[0];
+    if (dtype) result.tensor.dtype = *dtype;
+    if (result.is_tensor && eat("[")) {
+      result.tensor.has_shape = true;
+      while (!eat("]")) {
+        OPFUSE_TRY(Dimension next, dimension(rule));
+        result.tensor.shape.push_back(next);
+        if (!eat(",") && !is("]")) return fail("',' or ']'");
+      }
     }
-    return text + ']';
+    const Token& last = tokens_[at_ - 1];
+    result.type = std::string(text_.substr(begin, last.offset + last.text.size() - begin));
+    return result;
   }
 
-  // T in f32, bf16 · a is not b · shape(a) == shape(b) · shape(a) != shape(b), joined by `and`.
-  Status conditions(std::vector<DType>* dtypes, std::vector<Guard>* guards) {
+  Result<Dimension> dimension(Rule* rule) {
+    using Kind = Dimension::Kind;
+    if (eat("...")) return Dimension{Kind::kRest};
+    if (eat("*")) return Dimension{Kind::kAnyRest};
+    if (eat("_")) return Dimension{Kind::kAny};
+    const std::string word = peek().text;
+    if (peek().kind == TokenKind::kNumber && word.find_first_not_of("0123456789") == word.npos) {
+      ++at_;
+      return Dimension{Kind::kSize, std::stoll(word.substr(0, 9))};
+    }
+    if (peek().kind != TokenKind::kName) return fail("a dimension or ']'");
+    ++at_;
+    auto known = std::ranges::find(rule->sizes, word);
+    if (known == rule->sizes.end()) known = rule->sizes.insert(known, word);
+    // Counted from 0 here; after all parameters once they are known.
+    return Dimension{Kind::kName, 0, static_cast<int>(known - rule->sizes.begin())};
+  }
+
+  // T in f32, bf16 · a is not b · shape(a) == shape(b) · eps > 0, joined by `and`.
+  Status conditions(std::vector<DType>* dtypes, std::vector<Condition>* conditions) {
     do {
       if (is("T") && peek(1).text == "in") {
         at_ += 2;
         if (!dtypes) return fail("a condition without dtypes");
         OPFUSE_TRY_STATUS(dtype_list(dtypes));
-      } else if (is("shape")) {
-        Guard guard;
-        OPFUSE_TRY(guard.a, shape_of());
-        guard.kind = is("!=") ? Guard::Kind::kOtherShape : Guard::Kind::kSameShape;
+        continue;
+      }
+      Condition next;
+      next.line = peek().line;
+      next.column = peek().column;
+      if (is("shape")) {
+        OPFUSE_TRY(next.guard.a, shape_of());
+        next.guard.kind = is("!=") ? Guard::Kind::kOtherShape : Guard::Kind::kSameShape;
         if (!eat("==") && !eat("!=")) return fail("'==' or '!='");
-        OPFUSE_TRY(guard.b, shape_of());
-        guards->push_back(std::move(guard));
-      } else {
-        Guard guard;
-        OPFUSE_TRY(guard.a, take(TokenKind::kName, "a condition"));
+        OPFUSE_TRY(next.guard.b, shape_of());
+      } else if (peek().kind == TokenKind::kName && peek(1).text == "is") {
+        OPFUSE_TRY(next.guard.a, take(TokenKind::kName, "a condition"));
         OPFUSE_TRY_STATUS(expect("is"));
         OPFUSE_TRY_STATUS(expect("not"));
-        OPFUSE_TRY(guard.b, take(TokenKind::kName, "a name"));
-        guards->push_back(std::move(guard));
+        OPFUSE_TRY(next.guard.b, take(TokenKind::kName, "a name"));
+      } else {
+        OPFUSE_TRY_STATUS(comparison(&next));
       }
+      conditions->push_back(std::move(next));
     } while (eat("and"));
+    return ok_status();
+  }
+
+  Status comparison(Condition* condition) {
+    condition->guard.kind = Guard::Kind::kCompare;
+    OPFUSE_TRY(condition->left, sum());
+    for (std::string_view sign : {"==", "!=", "<=", ">=", "<", ">"})
+      if (condition->guard.sign.empty() && eat(sign)) condition->guard.sign = sign;
+    if (condition->guard.sign.empty()) return fail("'is not' or a comparison");
+    OPFUSE_TRY(condition->right, sum());
     return ok_status();
   }
 
@@ -222,11 +226,11 @@ class RuleParser {
     return expect(TokenKind::kNewline, "the end of the line");
   }
 
-  Status requires_mode(Rule*) {
-    Token at = peek();
+  Status requires_mode(Rule* rule) {
     ++at_;
     if (!is("training") && !is("eval")) return fail("training or eval");
-    return unsupported(at, "requires " + peek().text);
+    OPFUSE_TRY(rule->mode, take(TokenKind::kName, "a mode"));
+    return expect(TokenKind::kNewline, "the end of the line");
   }
 
   Status spelling(RuleSyntax* rule) {
@@ -260,7 +264,7 @@ class RuleParser {
       at_ += 2;
     }
     OPFUSE_TRY(next.formula, expression());
-    if (eat("where")) OPFUSE_TRY_STATUS(conditions(nullptr, &next.guards));
+    if (eat("where")) OPFUSE_TRY_STATUS(conditions(nullptr, &next.conditions));
     OPFUSE_TRY_STATUS(expect(TokenKind::kNewline, "the end of the line"));
     if (eat(TokenKind::kIndent)) {
       OPFUSE_TRY_STATUS(expect("because"));
@@ -323,17 +327,20 @@ class RuleParser {
     bool negative = eat("-");
     if (peek().kind == TokenKind::kNumber) return (negative ? "-" : "") + tokens_[at_++].text;
     if (!negative && peek().kind == TokenKind::kString) return '"' + tokens_[at_++].text + '"';
-    if (is("[")) return unsupported(peek(), "a list as a target's argument");
+    if (!negative && eat("[")) return target_list();
     return fail("a parameter or a literal");
   }
 
-  Result<std::string> dotted(std::string_view what) {
-    OPFUSE_TRY(std::string name, take(TokenKind::kName, what));
-    while (eat(".")) {
-      OPFUSE_TRY(std::string next, take(TokenKind::kName, "a name"));
-      name += "." + next;
+  // [n], [1, n]: sizes and numbers, kept as they are written.
+  Result<std::string> target_list() {
+    std::string text = "[";
+    while (!eat("]")) {
+      if (peek().kind != TokenKind::kName && peek().kind != TokenKind::kNumber)
+        return fail("a size or a number");
+      text += (text.size() > 1 ? ", " : "") + tokens_[at_++].text;
+      if (!eat(",") && !is("]")) return fail("',' or ']'");
     }
-    return name;
+    return text + "]";
   }
 
   // An indented block of bindings that ends in `return`.
@@ -363,113 +370,6 @@ class RuleParser {
     OPFUSE_TRY_STATUS(expect(TokenKind::kNewline, "the end of the line"));
     return expect(TokenKind::kDedent, "the end of the block after 'return'");
   }
-
-  static Expression make(ExpressionKind kind, const Token& at, std::string text = {}) {
-    Expression e;
-    e.kind = kind;
-    e.text = std::move(text);
-    e.line = at.line;
-    e.column = at.column;
-    return e;
-  }
-
-  // a if weight else b
-  Result<Expression> expression() {
-    Token at = peek();
-    OPFUSE_TRY(Expression then, sum());
-    if (!is("if")) return then;
-    ++at_;
-    Expression e = make(ExpressionKind::kConditional, at, eat("not") ? "not" : "");
-    OPFUSE_TRY(std::string parameter, take(TokenKind::kName, "an optional parameter"));
-    e.keywords.push_back(parameter);
-    OPFUSE_TRY_STATUS(expect("else"));
-    OPFUSE_TRY(Expression otherwise, expression());
-    e.children.push_back(std::move(then));
-    e.children.push_back(std::move(otherwise));
-    return e;
-  }
-
-  Result<Expression> binary(std::initializer_list<std::string_view> signs,
-                            Result<Expression> (RuleParser::*next)()) {
-    OPFUSE_TRY(Expression left, (this->*next)());
-    while (std::ranges::any_of(signs, [&](std::string_view s) { return is(s); })) {
-      Expression e = make(ExpressionKind::kBinary, peek(), peek().text);
-      ++at_;
-      OPFUSE_TRY(Expression right, (this->*next)());
-      e.children.push_back(std::move(left));
-      e.children.push_back(std::move(right));
-      left = std::move(e);
-    }
-    return left;
-  }
-
-  Result<Expression> sum() { return binary({"+", "-"}, &RuleParser::product); }
-  Result<Expression> product() { return binary({"*", "/", "@"}, &RuleParser::unary); }
-
-  Result<Expression> unary() {
-    if (!is("-")) return power();
-    Expression e = make(ExpressionKind::kUnary, peek(), "-");
-    ++at_;
-    OPFUSE_TRY(Expression operand, unary());
-    e.children.push_back(std::move(operand));
-    return e;
-  }
-
-  Result<Expression> power() {
-    OPFUSE_TRY(Expression base, primary());
-    if (!is("**")) return base;
-    Expression e = make(ExpressionKind::kBinary, peek(), "**");
-    ++at_;
-    OPFUSE_TRY(Expression exponent, unary());
-    e.children.push_back(std::move(base));
-    e.children.push_back(std::move(exponent));
-    return e;
-  }
-
-  Result<Expression> primary() {
-    Token at = peek();
-    if (eat("(")) {
-      OPFUSE_TRY(Expression inner, expression());
-      OPFUSE_TRY_STATUS(expect(")"));
-      return inner;
-    }
-    if (eat("[")) {
-      Expression e = make(ExpressionKind::kList, at);
-      while (!eat("]")) {
-        OPFUSE_TRY(Expression item, expression());
-        e.children.push_back(std::move(item));
-        if (!eat(",") && !is("]")) return fail("',' or ']'");
-      }
-      return e;
-    }
-    if (eat(TokenKind::kNumber)) return make(ExpressionKind::kNumber, at, at.text);
-    if (eat(TokenKind::kString)) return make(ExpressionKind::kString, at, at.text);
-    if (at.kind != TokenKind::kName) return fail("an expression");
-    ++at_;
-    if (!eat("(")) return make(ExpressionKind::kName, at, at.text);
-    return call(at);
-  }
-
-  Result<Expression> call(const Token& at) {
-    Expression e = make(ExpressionKind::kCall, at, at.text);
-    while (!eat(")")) {
-      std::string keyword;
-      if (peek().kind == TokenKind::kName && peek(1).text == "=") {
-        keyword = peek().text;
-        at_ += 2;
-      }
-      OPFUSE_TRY(Expression argument, expression());
-      e.children.push_back(std::move(argument));
-      e.keywords.push_back(std::move(keyword));
-      if (!eat(",") && !is(")")) return fail("',' or ')'");
-    }
-    return e;
-  }
-
-  std::vector<Token> tokens_;
-  std::string_view text_;
-  std::string file_;
-  size_t at_ = 0;
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "opfuse/base/embedded.h"
+#include "opfuse/match/meaning.h"
 #include "opfuse/match/rule.h"
 #include "opfuse/match/rule_lower.h"
 
@@ -19,14 +20,29 @@ Result<std::string> read_file(const std::string& path) {
   return text.str();
 }
 
+bool is_known(const Rule& rule, const std::string& word) {
+  return word == "None" || word == "True" || word == "False" ||
+         std::ranges::find(rule.parameters, word, &RuleParameter::name) != rule.parameters.end();
+}
+
+// A parameter, a literal, or a list of sizes and numbers.
+bool is_argument(const Rule& rule, const std::string& text) {
+  if (text[0] != '[')
+    return std::isalpha(static_cast<unsigned char>(text[0])) == 0 || is_known(rule, text);
+  for (size_t at = 1; at < text.size() && text[at] != ']';) {
+    const size_t end = text.find_first_of(",]", at);
+    const std::string word = text.substr(at, end - at);
+    if (!std::isdigit(static_cast<unsigned char>(word[0])) && !is_known(rule, word) &&
+        std::ranges::find(rule.sizes, word) == rule.sizes.end())
+      return false;
+    at = text[end] == ',' ? end + 2 : end;
+  }
+  return true;
+}
+
 bool same_parameters(const Target& target, const Rule& rule) {
-  return std::ranges::all_of(target.arguments, [&](const std::string& argument) {
-    bool is_name = std::isalpha(static_cast<unsigned char>(argument[0])) != 0;
-    bool is_word = argument == "None" || argument == "True" || argument == "False";
-    return !is_name || is_word ||
-           std::ranges::find(rule.parameters, argument, &RuleParameter::name) !=
-               rule.parameters.end();
-  });
+  return std::ranges::all_of(
+      target.arguments, [&](const std::string& argument) { return is_argument(rule, argument); });
 }
 
 // Rules by name, then the targets that other files add to them.
@@ -61,6 +77,13 @@ std::string_view equivalence_name(Equivalence equivalence) {
   return kNames[static_cast<size_t>(equivalence)];
 }
 
+std::vector<std::string> Rule::number_names() const {
+  std::vector<std::string> names;
+  for (const RuleParameter& parameter : parameters) names.push_back(parameter.name);
+  names.insert(names.end(), sizes.begin(), sizes.end());
+  return names;
+}
+
 const Rule* Rulebook::find(std::string_view name) const {
   auto it = std::ranges::find(rules, name, &Rule::name);
   return it == rules.end() ? nullptr : &*it;
@@ -88,6 +111,8 @@ Result<Rulebook> load_rulebook(const std::vector<std::string>& user_files,
   for (const std::string& path : user_files) {
     OPFUSE_TRY(std::string text, read_file(path));
     OPFUSE_TRY(std::vector<Rule> rules, parse_rules(text, path, schemas));
+    for (const Rule& rule : rules)
+      if (!rule.extends) OPFUSE_TRY_STATUS(check_meaning(rule));
     OPFUSE_TRY_STATUS(add_rules(std::move(rules), &book, &extensions));
   }
   for (const Rule& extension : extensions) OPFUSE_TRY_STATUS(extend(extension, &book));

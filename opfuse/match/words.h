@@ -1,0 +1,22 @@
+#pragma once
+// A rule in words, for `opfuse rules` and `opfuse explain`.
+
+#include <string>
+#include <vector>
+
+#include "opfuse/match/rule.h"
+
+namespace opfuse::match {
+
+// The composition as written, one line a step.
+std::vector<std::string> formula_lines(const Rule& rule);
+// "torch.nn.functional.silu, torch_npu.npu_silu on npu".
+std::string targets_text(const Rule& rule);
+// Why chains of this kind are found and never replaced; "" when they are, after proof.
+std::string found_only(const Rule& rule);
+// The same, or that no target of the rule can be called by an edit.
+std::string never_replaced(const Rule& rule);
+// What it computes, what it becomes, how else it may be written, what it is not.
+std::vector<std::string> describe_rule(const Rule& rule);
+
+}  // namespace opfuse::match
