@@ -23,12 +23,12 @@ def test_help_teaches_the_first_command(tmp_path):
     done = opfuse("--help", cwd=tmp_path)
     assert done.returncode == 0
     assert b"opfuse tune -- python main.py" in done.stdout
-    for verb in (b"tune", b"run", b"apply", b"record", b"compare", b"explain", b"doctor"):
+    for verb in (b"tune", b"run", b"apply", b"record", b"compare", b"rules", b"explain", b"doctor"):
         assert verb in done.stdout
 
 
 def test_each_verb_explains_itself(tmp_path):
-    for verb in ("tune", "run", "apply", "record", "compare", "explain", "doctor"):
+    for verb in ("tune", "run", "apply", "record", "compare", "rules", "explain", "doctor"):
         done = opfuse(verb, "--help", cwd=tmp_path)
         assert done.returncode == 0 and f"Usage: opfuse {verb}".encode() in done.stdout, verb
 

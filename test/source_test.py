@@ -597,6 +597,16 @@ def test_an_added_import_and_moved_lines_are_the_same_program():
     assert "line 3 is in the diff" in source.program_difference(memory, other, "_opfuse_silu")
 
 
+def test_two_operators_of_one_file_are_told_apart():
+    memory = "import torch.nn.functional as F\ndef f(x):\n    return _opfuse_silu(x)\n"
+    memory += "def g(x):\n    return _opfuse_hardswish(x)\n"
+    diff = memory.replace("_opfuse_", "F.")
+    assert source.program_difference(memory, diff, "_opfuse_silu") == ""
+    one = memory.replace("hardswish", "silu")
+    said = source.program_difference(one, diff, "_opfuse_silu")
+    assert "one operator has several names: F.hardswish, F.silu" in said
+
+
 def test_private_names_and_super_survive(tmp_path):
     text = """
 import torch

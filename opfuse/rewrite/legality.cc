@@ -112,12 +112,14 @@ struct Spelled {
 
 // Callees that make exactly the operator of their own name, whatever their arguments.
 constexpr std::array kPointwise = {
-    "sigmoid", "mul", "add", "sub",   "div", "neg",    "exp", "tanh", "pow",   "sqrt",
-    "rsqrt",   "erf", "log", "log1p", "abs", "square", "sin", "cos",  "expm1", "reciprocal"};
-constexpr std::array kSynonyms = {Spelled{"multiply", "mul"},    Spelled{"truediv", "div"},
-                                  Spelled{"divide", "div"},      Spelled{"subtract", "sub"},
-                                  Spelled{"true_divide", "div"}, Spelled{"negative", "neg"},
-                                  Spelled{"expit", "sigmoid"}};
+    "sigmoid",   "mul",       "add",      "sub",      "div",        "neg",        "exp",
+    "tanh",      "pow",       "sqrt",     "rsqrt",    "erf",        "log",        "log1p",
+    "abs",       "square",    "sin",      "cos",      "expm1",      "reciprocal", "clamp",
+    "clamp_min", "clamp_max", "hardtanh", "softplus", "hardsigmoid"};
+constexpr std::array kSynonyms = {
+    Spelled{"multiply", "mul"}, Spelled{"truediv", "div"},     Spelled{"divide", "div"},
+    Spelled{"subtract", "sub"}, Spelled{"true_divide", "div"}, Spelled{"negative", "neg"},
+    Spelled{"clip", "clamp"},   Spelled{"relu6", "hardtanh"},  Spelled{"expit", "sigmoid"}};
 constexpr std::array kNamespaces = {"torch.", "Tensor.", "operator.", "torch.nn.functional.",
                                     "torch.special."};
 
@@ -204,6 +206,10 @@ class SpanWalk {
     const graph::Node& node = graph_.nodes[match_.nodes[next_]];
     std::vector<std::string> arguments = operation.arguments;
     std::string_view recorded = base_name(node.op);
+    if (operation.callee.ends_with(".relu6")) {  // recorded with its bounds
+      if (arguments.size() != 1) return stop("relu6 is called with further arguments");
+      arguments.insert(arguments.end(), {"const:0", "const:6"});
+    }
     const bool swaps = arguments.size() == 2 && constant_of(arguments[0]).has_value();
     // `1 - x` is recorded as rsub(x, 1); `1 + x` and `2 * x` as add(x, 1) and mul(x, 2).
     if (swaps && ((name == "sub" && recorded == "rsub") || name == "add" || name == "mul")) {

@@ -85,6 +85,10 @@ Refused refusal_from_matches(const SiteInput& in, match::Equivalence* weakest) {
     if (!match.refusals.empty()) return match.refusals.front();
     *weakest = std::max(*weakest, match.equivalence);
   }
+  if (*weakest >= match::Equivalence::kE3)
+    return refuse(29, fmt::format("written like this it is another function at some inputs (class "
+                                  "{}), which no flag allows",
+                                  match::equivalence_name(*weakest)));
   if (*weakest > in.options.allow)
     return refuse(
         0, fmt::format("the replacement is of class {}; --allow {} takes it",

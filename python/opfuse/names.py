@@ -172,6 +172,8 @@ def canonical_name(found: Any) -> str:
     for candidate in (name, f"special_{name}"):
         if special is not None and _is_same(getattr(special, candidate, None), found):
             return f"torch.special.{candidate.removeprefix('special_')}"
+    if _is_same(getattr(torch._C._nn, name, None), found):  # F.softplus, F.gelu
+        return f"torch.nn.functional.{name}"
     if inspect.ismethoddescriptor(found) and vars(torch._C.TensorBase).get(name) is found:
         return f"Tensor.{name}"
     if isinstance(found, FunctionType) and found.__module__ == "torch.nn.functional":

@@ -356,17 +356,19 @@ def program_difference(memory_text: str, source_text: str, global_name: str) -> 
     """Where two texts are different programs; "" when they are the same.
 
     The same: equal syntax and equal code, but for lines, for added imports at the top, and for the
-    operator, which is `global_name` in memory and one dotted name in the source.
+    operators: one is `global_name` in memory and one dotted name in the source, and those of other
+    edits of the file are names of ours likewise.
     """
     memory, source = ast.parse(memory_text.encode()), ast.parse(source_text.encode())
     missing = _imports(memory) - _imports(source)
     if missing:
         return f"the diff lacks {sorted(missing)[0]}"
-    callees: set[str] = set()
+    callees: dict[str, set[str]] = {}
 
     def same(a: Any, b: Any) -> bool:
-        if isinstance(a, ast.Name) and a.id == global_name and not isinstance(b, list):
-            callees.add(ast.unparse(b))
+        ours = isinstance(a, ast.Name) and (a.id == global_name or a.id.startswith("_opfuse_"))
+        if ours and not isinstance(b, list):
+            callees.setdefault(a.id, set()).add(ast.unparse(b))
             return isinstance(b, ast.Name | ast.Attribute)
         if isinstance(a, list) and isinstance(b, list):
             return len(a) == len(b) and all(map(same, a, b))
@@ -384,25 +386,25 @@ def program_difference(memory_text: str, source_text: str, global_name: str) -> 
             return f"line {a.lineno} runs, line {b.lineno} is in the diff"
     if len(bodies[0]) != len(bodies[1]):
         return "they have different statements"
-    if len(callees) > 1:
-        return f"one operator has several names: {', '.join(sorted(callees))}"
-    return _code_difference(memory, source, global_name, callees)
+    for names in callees.values():
+        if len(names) > 1:
+            return f"one operator has several names: {', '.join(sorted(names))}"
+    return _code_difference(memory, source, {ours: min(names) for ours, names in callees.items()})
 
 
 def _imports(tree: ast.Module) -> set[str]:
     return {ast.unparse(node) for node in tree.body if isinstance(node, _IMPORTS)}
 
 
-def _code_difference(memory: ast.Module, source: ast.Module, name: str, callees: set[str]) -> str:
-    """Compiles both with the source's operator name and compares every code object."""
-    if callees:
-        callee = ast.parse(next(iter(callees)), mode="eval").body
+def _code_difference(memory: ast.Module, source: ast.Module, callees: dict[str, str]) -> str:
+    """Compiles both with the source's operator names and compares every code object."""
 
-        class Rename(ast.NodeTransformer):
-            def visit_Name(self, node: ast.Name) -> ast.AST:
-                return callee if node.id == name else node
+    class Rename(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.AST:
+            callee = callees.get(node.id)
+            return node if callee is None else ast.parse(callee, mode="eval").body
 
-        memory = Rename().visit(memory)
+    memory = Rename().visit(memory)
     # The compiler calls names imported at the top in another way: the same imports for both.
     imports = [node for node in source.body if isinstance(node, _IMPORTS)]
     for tree in (memory, source):

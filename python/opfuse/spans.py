@@ -6,6 +6,8 @@ Everything found is reported as it is; opfuse/rewrite decides what is legal.
 from __future__ import annotations
 
 import ast
+import math
+import operator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,6 +114,8 @@ class _Reader:
         """What an operand is: "read:x", "op:1", "const:2.0" or "other"."""
         if isinstance(node, ast.Name):
             return self.inner.get(node.id) or self._read(node, self.names.kind(node.id))
+        if number := self._number(node):
+            return number
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             kind = "other" if self.names.resolves(node) else self.names.attribute_kind(node)
             return self._read(node, kind)
@@ -122,7 +126,7 @@ class _Reader:
             value = self.visit(node.value)
             self._read(node.target, "other")["rebound_inside"] = True
             return value
-        return self._number(node) or self._operation(node) or self._other(node)
+        return self._operation(node) or self._other(node)
 
     def note_globals(self, node: ast.AST) -> None:
         """Notes the global name that a callee starts with."""
@@ -138,12 +142,31 @@ class _Reader:
         return "other"
 
     def _number(self, node: ast.expr) -> str:
-        sign = ""
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            node, sign = node.operand, "-"
+        value = self._constant(node)
+        return "" if value is None else f"const:{value!r}"
+
+    def _constant(self, node: ast.expr) -> int | float | None:
+        """The number that an expression of numbers, math.pi and math.sqrt always is."""
         if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-            return f"const:{sign}{node.value!r}"
-        return ""
+            return node.value
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            value = self._constant(node.operand)
+            return None if value is None else -value
+        if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+            left, right = self._constant(node.left), self._constant(node.right)
+            if left is None or right is None:
+                return None
+            return _computed(_ARITHMETIC[type(node.op)], left, right)
+        if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
+            value = self._constant(node.args[0])
+            if value is not None and self.names.value(node.func) is math.sqrt:
+                self.note_globals(node.func)
+                return _computed(math.sqrt, value)
+        if isinstance(node, ast.Attribute) and node.attr == "pi":
+            if self.names.value(node.value) is math:
+                self.note_globals(node)
+                return math.pi
+        return None
 
     def _operation(self, node: ast.expr) -> str:
         if isinstance(node, ast.BinOp):
@@ -186,6 +209,24 @@ class _Reader:
         )
         fact["count"] += 1
         return fact if isinstance(node.ctx, ast.Store) else f"read:{text}"
+
+
+_ARITHMETIC = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+}
+
+
+def _computed(function: Any, *values: int | float) -> int | float | None:
+    """What `function` gives, when it is an ordinary number."""
+    try:
+        value = function(*values)
+    except (ArithmeticError, ValueError):
+        return None
+    return value if type(value) in (int, float) and math.isfinite(value) else None
 
 
 def _read_statements(file: SourceFile, reader: _Reader, outside: list[ast.expr]) -> None:

@@ -166,7 +166,7 @@ def input_hooked(x):  # planned
     return x * torch.sigmoid(x)
 
 
-def quick_gelu(x):  # row 0: QuickGELU
+def quick_gelu(x):  # row 18: quick_gelu has no target
     return x * torch.sigmoid(1.702 * x)
 
 
@@ -183,7 +183,7 @@ def excitation(x):  # row 0: squeeze-and-excitation
     return x * torch.sigmoid(x.mean(1, keepdim=True))
 
 
-def hard(x):  # row 0: Hardswish
+def hard(x):  # planned
     return x * torch.nn.functional.relu6(x + 3) / 6
 
 
