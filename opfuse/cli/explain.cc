@@ -6,6 +6,7 @@
 #include "opfuse/cli/verb.h"
 #include "opfuse/graph/schema.h"
 #include "opfuse/match/rule.h"
+#include "opfuse/match/words.h"
 #include "opfuse/report/report.h"
 
 namespace opfuse::cli {
@@ -30,7 +31,9 @@ class Explain : public Verb {
   std::string summary() const override {
     return "why a rule, a site or a line did or did not match";
   }
-  std::string usage() const override { return "explain RULE|SITE|FILE:LINE [--report REPORT]"; }
+  std::string usage() const override {
+    return "explain RULE|SITE|FILE:LINE [--report REPORT] [--rules FILE]";
+  }
   std::string description() const override {
     return "RULE prints the rule and what became of it in the last report; SITE (a number) or\n"
            "FILE:LINE prints what stands there: the operators, the verdict, and for a place that "
@@ -42,7 +45,8 @@ class Explain : public Verb {
   }
   std::vector<Flag> flags() override {
     return {{"--report", "REPORT", "report directory or report.json (default opfuse-report/latest)",
-             &report_}};
+             &report_},
+            {"--rules", "FILE", "more rules (docs/rulebook.md)", &rules_}};
   }
 
   int run(const std::vector<std::string>& words) override {
@@ -50,12 +54,11 @@ class Explain : public Verb {
       return usage_error(
           "explain: expected one RULE, SITE or FILE:LINE, as in `opfuse explain silu`");
     const std::string& what = words[0];
-    Result<match::Rulebook> rulebook = match::load_rulebook({}, graph::SchemaTable::builtin());
+    Result<match::Rulebook> rulebook = match::load_rulebook(rules_, graph::SchemaTable::builtin());
     if (!rulebook.ok()) return usage_error("explain: " + rulebook.error().message);
     const match::Rule* rule = rulebook->find(what);
     if (rule)
-      std::printf("%s (%s:%d)\n\n%s\n", what.c_str(), rule->file.c_str(), rule->line,
-                  rule->source.c_str());
+      for (const std::string& line : match::describe_rule(*rule)) std::printf("%s\n", line.c_str());
     Result<report::Report> report = report::read_report(report_);
     if (!report.ok()) {
       if (rule) return 0;
@@ -127,6 +130,7 @@ class Explain : public Verb {
   }
 
   std::string report_ = "opfuse-report/latest";
+  std::vector<std::string> rules_;
 };
 
 }  // namespace

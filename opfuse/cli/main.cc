@@ -27,6 +27,7 @@ std::vector<std::unique_ptr<Verb>> all_verbs() {
   verbs.push_back(make_analyze());
   verbs.push_back(make_compare());
   verbs.push_back(make_view());
+  verbs.push_back(make_rules());
   verbs.push_back(make_explain());
   verbs.push_back(make_ops());
   verbs.push_back(make_bench());

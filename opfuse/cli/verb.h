@@ -42,6 +42,7 @@ std::unique_ptr<Verb> make_apply();
 std::unique_ptr<Verb> make_analyze();
 std::unique_ptr<Verb> make_compare();
 std::unique_ptr<Verb> make_view();
+std::unique_ptr<Verb> make_rules();
 std::unique_ptr<Verb> make_explain();
 std::unique_ptr<Verb> make_ops();
 std::unique_ptr<Verb> make_bench();
