@@ -1,0 +1,67 @@
+"""Which chains current models contain: one recorded training step each, every find counted.
+
+`python census.py OPFUSE OUT [MODEL…]` runs `OPFUSE tune --dry-run` on models.py for each model and
+writes OUT/census.json and a table. Where truth.json labels a model, misses and false finds are
+listed: its numbers come from reading the model's source. Needs the packages of models.py.
+"""
+
+import collections
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def finds(report: dict) -> dict[str, int]:
+    """Calls by rule, whatever became of them."""
+    counts = collections.Counter()
+    for site in report["sites"]:
+        counts[site["rule"]] += site["calls"]
+    return dict(sorted(counts.items()))
+
+
+def run(opfuse: str, model: str, out: Path) -> dict:
+    command = [opfuse, "tune", "--dry-run", "-q", "-f", "-o", str(out / model), "--"]
+    command += [sys.executable, str(HERE / "models.py"), model, "4"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    report = out / model / "report.json"
+    if done.returncode != 0 or not report.exists():
+        lines = done.stderr.strip().splitlines()
+        return {"error": lines[-1] if lines else f"exit status {done.returncode}"}
+    found = json.loads(report.read_text())
+    return {"operators": found.get("operators"), "finds": finds(found),
+            "replaced": sum(site.get("refusal") is None for site in found["sites"])}  # fmt: skip
+
+
+def judged(model: str, found: dict[str, int], truth: dict) -> list[str]:
+    """Differences to the labels of this model; rules that the labels do not name are not judged."""
+    said = []
+    for rule, count in truth.get(model, {}).items():
+        if found.get(rule, 0) < count:
+            said.append(f"misses {count - found.get(rule, 0)} of {count} {rule}")
+        if found.get(rule, 0) > count:
+            said.append(f"finds {found[rule] - count} {rule} too many")
+    return said
+
+
+def main() -> None:
+    opfuse, out = sys.argv[1], Path(sys.argv[2])
+    listing = subprocess.run([sys.executable, HERE / "models.py", "--list"],
+                             capture_output=True, text=True, check=True)  # fmt: skip
+    models = sys.argv[3:] or listing.stdout.split()
+    truth = json.loads((HERE / "truth.json").read_text())
+    results = {}
+    for model in models:
+        results[model] = one = run(opfuse, model, out)
+        text = ", ".join(f"{rule} {count}" for rule, count in one.get("finds", {}).items())
+        print(f"{model}: {one.get('error') or text or 'nothing'}", flush=True)
+        for difference in judged(model, one.get("finds", {}), truth) if "finds" in one else []:
+            print(f"  {difference}", flush=True)
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "census.json").write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
