@@ -193,6 +193,7 @@ Verdict double_backward(const Chain& c) {
 Verdict gradient_summed_elsewhere(const Chain& c) {
   const std::vector<ValueId>& contributions = c.match.backward.grad_inputs;
   if (contributions.size() < 2 || double_backward(c)) return std::nullopt;
+  if (c.inputs.size() > 1) return std::nullopt;  // each of several inputs has a gradient of its own
   bool recomputed = (c.context.node(c.first).region.flags & trace::kCheckpointRecompute) != 0;
   for (ValueId v : contributions)
     for (NodeId user : c.context.graph.users[v])

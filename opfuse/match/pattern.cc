@@ -13,10 +13,10 @@ using graph::Node;
 using graph::NodeId;
 using graph::ValueId;
 
-constexpr std::string_view kShapeOps[] = {"aten.view",         "aten._unsafe_view", "aten.reshape",
-                                          "aten.expand",       "aten.unsqueeze",    "aten.squeeze",
-                                          "aten.squeeze.dim",  "aten.alias",        "aten.flatten",
-                                          "aten.squeeze.dims", "aten.unflatten.int"};
+constexpr std::string_view kShapeOps[] = {
+    "aten.view",      "aten._unsafe_view", "aten.reshape",       "aten.expand",
+    "aten.unsqueeze", "aten.squeeze",      "aten.squeeze.dim",   "aten.alias",
+    "aten.flatten",   "aten.squeeze.dims", "aten.unflatten.int", "aten._reshape_alias"};
 
 bool is_open(std::string_view op) { return op == kTo || op == kReshape; }
 

@@ -233,7 +233,7 @@ bool Solver::match_reshape(const Goals& goals, size_t next) {
        node != kNone && is_shape_change(graph_.nodes[node]);
        node = graph_.values[stops.back()].producer) {
     const ValueId below = graph_.nodes[node].inputs[0].values[0];
-    if (below == kNone) break;
+    if (below == kNone || below == stops.back()) break;  // a view of the whole is its operand
     run_of.push_back(node);
     stops.push_back(below);
   }
