@@ -224,8 +224,12 @@ class Matcher {
   void settle_overlaps() {
     std::vector<Match*> order;
     for (Match& match : report_.matches) order.push_back(&match);
-    std::ranges::stable_sort(order, [](const Match* a, const Match* b) {
+    const auto has_row = [](const Match* match) {
+      return std::ranges::any_of(match->refusals, [](const Refusal& r) { return r.row > 0; });
+    };
+    std::ranges::stable_sort(order, [&](const Match* a, const Match* b) {
       if (a->refusals.empty() != b->refusals.empty()) return a->refusals.empty();
+      if (has_row(a) != has_row(b)) return has_row(b);
       return a->nodes.size() > b->nodes.size();
     });
     std::map<NodeId, const Match*> owner;
@@ -238,8 +242,8 @@ class Matcher {
                                    fmt::format("shares {} with a chain of {}",
                                                where(context_.graph, node), it->second->rule->name),
                                    node});
-        if (it->second->nodes.size() > match->nodes.size() && !found_only(*match->rule).empty())
-          hidden.insert(match);
+        const bool says_less = has_row(match) || it->second->nodes.size() > match->nodes.size();
+        if (says_less && !found_only(*match->rule).empty()) hidden.insert(match);
         break;
       }
       if (hidden.contains(match)) continue;

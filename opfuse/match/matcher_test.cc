@@ -165,6 +165,21 @@ TEST(Matcher, AClampInPlaceOfTheSigmoidIsHardswish) {
   EXPECT_THAT(report.near_misses, IsEmpty());
 }
 
+TEST(Matcher, AGateAfterSwishIsTheGate) {
+  MatchReport report =
+      find_matches(parse("%b: f32[2,8,4,4]\n%c: f32[2,8,1,1]\n%s: f32[2,8,4,4] = aten.sigmoid(%b)\n"
+                         "%x: f32[2,8,4,4] = aten.mul.Tensor(%b, %s)\n"
+                         "%m: f32[2,8,1,1] = aten.mean.dim(%x, [2, 3], keepdim=True)\n"
+                         "%g: f32[2,8,1,1] = aten.sigmoid(%c)\n"
+                         "%y: f32[2,8,4,4] = aten.mul.Tensor(%g, %x)\n"),
+                   builtin_rules());
+  ASSERT_THAT(report.matches, SizeIs(2));
+  EXPECT_EQ(report.matches[0].rule->name, "silu");
+  EXPECT_THAT(report.matches[0].refusals, IsEmpty());
+  EXPECT_EQ(report.matches[1].rule->name, "sigmoid_gate");
+  EXPECT_EQ(report.matches[1].refusals[0].row, 0);
+}
+
 TEST(Matcher, ASmallerChainIsReplacedWhereTheLargerOneIsOnlyFound) {
   MatchReport report = find_matches(
       parse("%x: f32[8]\n%u: f32[8]\n%s: f32[8] = aten.sigmoid(%x)\n"
