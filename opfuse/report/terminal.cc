@@ -134,8 +134,9 @@ std::string title(const Report& report) {
 std::string gain_text(const Report& report, const Site& site) {
   if (site.refusal) return "-";
   if (site.kept && !*site.kept && report.outcome == Outcome::kTuned) return "not kept";
-  if (report.sites.size() == 1 && report.speed.choosing.pairs > 0)
-    return format_interval(report.speed.choosing);
+  const auto tried = std::count_if(report.sites.begin(), report.sites.end(),
+                                   [](const Site& other) { return !other.refusal; });
+  if (tried == 1 && report.speed.choosing.pairs > 0) return format_interval(report.speed.choosing);
   return report.speed.choosing.pairs > 0 ? "with the others" : "not measured";
 }
 

@@ -54,6 +54,9 @@ TEST(Terminal, SeveralSitesShareTheirLines) {
   ASSERT_NE(first, text.npos);
   EXPECT_EQ(text.find("  domain: ", first + 1), text.npos);
 
+  tuned.sites[1].refusal = Refusal{22, "why", ""};  // what was refused had no part in the gain
+  EXPECT_THAT(terminal_text(tuned), HasSubstr("1.0x old  1.27x [1.19, 1.34]"));
+
   Report refused = report_of("refused");
   refused.sites.push_back(refused.sites[0]);
   refused.sites[1].refusal->reason = "another reason";
