@@ -54,7 +54,9 @@ match::Rule silu_rule() {
       "%y\n",
       graph::SchemaTable::builtin());
   EXPECT_TRUE(graph.ok());
-  rule.composition = {"composition", std::move(graph.value()), 1};
+  rule.composition.name = "composition";
+  rule.composition.graph = std::move(graph.value());
+  rule.composition.line = 1;
   rule.targets.resize(1);
   rule.targets[0].op = "aten.silu";
   rule.targets[0].arguments = {"x"};
