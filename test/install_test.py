@@ -41,6 +41,7 @@ def test_the_program_links_neither_torch_nor_python():
     assert needed and not [name for name in needed if re.search("torch|c10|python", name)]
 
 
+@pytest.mark.timeout(1800)  # it builds everything
 def test_pip_install_without_isolation_builds_against_the_torch_that_is_there(tmp_path: Path):
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv/bin/python"
