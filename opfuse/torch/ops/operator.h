@@ -5,10 +5,11 @@
 //   schema                       "silu_mul(Tensor gate, Tensor up) -> Tensor"
 //   composite(args…)             the meaning, in ATen operators; runs wherever the kernel does not
 //   eligible(args…)              may the kernel run? dtypes, devices and shapes only, no strides
-//   cpu(args…)                   the kernel, for eligible arguments; results laid out as
-//   composite's save(context, results, args…), backward(context, grads)      as in
-//   torch::autograd::Function Backward                     a description of the backward operator,
-//   or void autocast(args…)              optional: arguments cast, to be called again
+//   cpu(args…)                   the kernel, for eligible arguments; same layout as composite's
+//   save(context, results, args…), backward(context, grads)
+//                                as in torch::autograd::Function
+//   Backward                     a description of the backward operator, or void
+//   autocast(args…)              optional: arguments cast, to be called again
 //   differentiable(args…)        optional: false sends gradients through composite
 //
 // A backward description has schema, composite, eligible, cpu and meta(args…), the results' shapes.
