@@ -243,8 +243,7 @@ class SiteProver {
     Compared one;
     judge(call, x, cotangent, old_pair, new_pair, where, &one);
     for (const Comparison* c : {&one.y, &one.dx})
-      if (c->error.error_old > verify::kFaithfulUnits * c->magnitude *
-                                   unit_roundoff(static_cast<DType>(x.scalar_type())))
+      if (!faithful(*c, static_cast<DType>(x.scalar_type())))
         refuse("the recorded results of " + where +
                " are far from their own fp64 values, so nothing can be compared with them");
     merge(one.y, &captured_.y);

@@ -237,6 +237,12 @@ void merge(const Comparison& from, Comparison* into) {
   into->magnitude = std::max(into->magnitude, from.magnitude);
 }
 
+bool faithful(const Comparison& comparison, DType dtype) {
+  const Range range = range_of(dtype);
+  const double scale = std::max(comparison.magnitude, range.smallest);
+  return comparison.error.error_old <= kFaithfulUnits * range.unit * scale;
+}
+
 bool same_function(const TensorError& error) {
   return error.same_function <= kSameFunction && error.nonfinite_differences == 0;
 }

@@ -52,6 +52,9 @@ void merge(const Comparison& from, Comparison* into);
 // max error(old) beyond this many roundoffs of the tensor's scale: the replay was not faithful.
 constexpr double kFaithfulUnits = 1024;
 
+// Were the old values computed from these inputs at all? Below the smallest magnitude of the dtype
+// errors are absolute, as in compare_accuracy: gradients may be denormal as a whole.
+bool faithful(const Comparison& comparison, DType dtype);
 bool same_function(const TensorError& error);
 bool same_accuracy(const TensorError& error);
 

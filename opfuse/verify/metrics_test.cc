@@ -119,6 +119,16 @@ TEST(Metrics, HalfAndBrainFloatsAreReadExactly) {
   EXPECT_TRUE(std::isnan(element(view(brain, DType::kBF16), 1)));
 }
 
+TEST(Metrics, GradientsThatAreDenormalAsAWholeAreStillFaithful) {
+  const std::vector<double> truth = {1.3e-43};
+  const std::vector<float> rounded = {1.4e-43f};
+  Comparison c = accuracy(truth, rounded, rounded, truth);
+  EXPECT_GT(c.error.error_old, kFaithfulUnits * 0x1p-24 * c.magnitude);  // far, in relative terms
+  EXPECT_TRUE(faithful(c, DType::kF32));
+  c = accuracy({1}, {1.001f}, {1.001f}, {1});
+  EXPECT_FALSE(faithful(c, DType::kF32));
+}
+
 TEST(Metrics, NormsCompareAcrossDtypes) {
   EXPECT_DOUBLE_EQ(difference_norm(f32({4, 0, 1}), f64({1, 4, 1})), 5);
   EXPECT_EQ(difference_norm(f32({1}), f64({kNan})), kInf);
