@@ -140,6 +140,11 @@ Result<Chain> Chain::make(const Graph& graph, std::span<const NodeId> nodes,
 
 namespace {
 
+// Masks have no absolute value in ATen; as numbers they are their own.
+at::Tensor size_of(const at::Tensor& t) {
+  return t.scalar_type() == c10::kBool ? t.to(c10::kDouble) : at::abs(t);
+}
+
 at::Tensor number_tensor(double number, c10::ScalarType dtype) {
   at::Tensor tensor = c10::isIntegralType(dtype, true)
                           ? at::scalar_tensor(static_cast<int64_t>(number), dtype)
@@ -205,7 +210,7 @@ at::Tensor Chain::magnitude(const Step& step, const std::vector<at::Tensor>& val
     step.operation.op->callBoxed(stack);
     return at::abs(flatten_results(stack)[0]);
   }
-  return at::abs(result);
+  return size_of(result);
 }
 
 Chain::Double Chain::run_double(std::span<const at::Tensor> inputs) const {
@@ -236,7 +241,7 @@ Chain::Double Chain::run_double(std::span<const at::Tensor> inputs) const {
     for (size_t k = 0; k < step.results.size() && k < results.size(); ++k) {
       if (step.results[k] == kNone) continue;
       if (!in_place || k > 0)
-        size = k == 0 ? magnitude(step, values, magnitudes, results[k]) : at::abs(results[k]);
+        size = k == 0 ? magnitude(step, values, magnitudes, results[k]) : size_of(results[k]);
       values[step.results[k]] = results[k];
       magnitudes[step.results[k]] = at::clamp_min(size, kSmallest);
     }

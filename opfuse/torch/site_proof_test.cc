@@ -11,6 +11,7 @@
 
 #include "opfuse/graph/text.h"
 #include "opfuse/torch/recorded_step_test.h"
+#include "opfuse/torch/site_proof_chain.h"
 
 namespace opfuse::torch_bridge {
 namespace {
@@ -241,6 +242,21 @@ TEST(SiteProof, AnUnreplayableStepProvesNothing) {
   const verify::SiteVerdict verdict = site.prove();
   EXPECT_FALSE(verdict.accepted);
   EXPECT_THAT(verdict.reason, HasSubstr("a sparse tensor"));
+}
+
+TEST(Chain, MasksHaveAMagnitude) {
+  const auto graph = graph::parse_graph(
+      "%x: f32[3]\n%c: bool[3] = aten.gt.Scalar(%x, 0)\n"
+      "%y: f32[3] = aten.mul.Tensor(%x, %c)\nreturn %y\n",
+      graph::SchemaTable::builtin());
+  ASSERT_TRUE(graph.ok()) << graph.error().message;
+  const auto chain = Chain::make(*graph, std::vector<NodeId>{0, 1}, std::vector<ValueId>{0},
+                                 graph->results, nullptr);
+  ASSERT_TRUE(chain.ok()) << chain.error().message;
+  const at::Tensor x = at::tensor({-2.0, 0.0, 3.0}, at::kDouble);
+  const Chain::Double out = chain->run_double(std::vector<at::Tensor>{x});
+  EXPECT_TRUE(at::equal(out.values[0], at::tensor({-0.0, 0.0, 3.0}, at::kDouble)));
+  EXPECT_DOUBLE_EQ(out.magnitudes[0][2].item<double>(), 3);
 }
 
 }  // namespace
