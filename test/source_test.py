@@ -1,6 +1,7 @@
 """python/opfuse/source.py on small modules that were traced as the recorder does."""
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -663,3 +664,37 @@ def test_the_published_case_is_edited_at_its_call(tmp_path):
     assert facts["function_straight_line"], facts["function_problem"]
     assert "F=torch.nn.functional" in facts["module_aliases"]
     assert len(record.site("SwishImplementation")["backward_operations"]) == 6
+
+
+def arguments_of(facts):
+    return [argument for operation in facts["operations"] for argument in operation["arguments"]]
+
+
+def test_arithmetic_of_numbers_is_the_number(tmp_path):
+    module = load(
+        tmp_path,
+        """
+        import math
+        import torch
+
+        class Own:
+            pi = 3
+            sqrt = staticmethod(math.sqrt)
+
+        own = Own()
+
+        def known(x):
+            return x * torch.sigmoid(x * (math.sqrt(2 / math.pi) - 2**-3))
+
+        def unknown(x):
+            return x * torch.sigmoid(x * (own.sqrt(2) / own.pi))
+        """,
+    )
+    x = torch.ones(2)
+    value = math.sqrt(2 / math.pi) - 2**-3
+    known = facts_of_call(lambda: module.known(x))
+    assert f"const:{value!r}" in arguments_of(known)
+    assert "math" in {read["text"] for read in known["reads"]}  # a name that could be bound anew
+    unknown = facts_of_call(lambda: module.unknown(x))
+    assert f"const:{math.sqrt(2) / 3!r}" not in arguments_of(unknown)
+    assert "const:2" in arguments_of(unknown)  # it stays an argument of a call that nobody knows
