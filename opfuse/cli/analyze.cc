@@ -2,11 +2,11 @@
 
 #include <charconv>
 #include <cstdio>
-#include <thread>
 
 #include <fmt/format.h>
 
 #include "opfuse/cli/finish.h"
+#include "opfuse/cli/trace_options.h"
 #include "opfuse/cli/verb.h"
 #include "opfuse/pipeline_trace.h"
 #include "opfuse/report/report.h"
@@ -51,19 +51,12 @@ class Analyze : public Verb {
     if (!parse_share(&limit))
       return usage_error("analyze: --fail-above: expected a share such as 5%, found '" +
                          fail_above_ + "'");
-    TraceOptions options;
-    options.threads = std::thread::hardware_concurrency() > 1 ? 2 : 1;
-    if (!step_.empty()) {
-      int64_t step = 0;
-      const auto [end, error] = std::from_chars(step_.data(), step_.data() + step_.size(), step);
-      if (error != std::errc() || *end != '\0')
-        return usage_error("analyze: --step: expected a number, found '" + step_ + "'");
-      options.step = step;
-    }
+    const Result<TraceOptions> options = trace_options(step_);
+    if (!options.ok()) return usage_error("analyze: " + options.error().message);
     Result<match::Rulebook> rulebook =
         match::load_rulebook(rule_files(), graph::SchemaTable::builtin());
     if (!rulebook.ok()) return usage_error("analyze: " + rulebook.error().message);
-    return analyze_all(words, options, *rulebook, limit);
+    return analyze_all(words, *options, *rulebook, limit);
   }
 
  private:

@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include "opfuse/cli/finish.h"
 #include "opfuse/cli/verb.h"
@@ -66,8 +65,7 @@ class Compare : public Verb {
     Result<match::Rulebook> rulebook = match::load_rulebook({}, graph::SchemaTable::builtin());
     if (!rulebook.ok()) return usage_error("compare: " + rulebook.error().message);
     StageLog log;
-    const TraceOptions options{.threads = std::thread::hardware_concurrency() > 1 ? 2 : 1,
-                               .step = std::nullopt};
+    const TraceOptions options{};
     Result<TraceAnalysis> before = analyze_trace(before_path, options, *rulebook, &log);
     if (!before.ok()) return damaged(before.error());
     Result<TraceAnalysis> after = analyze_trace(after_path, options, *rulebook, &log);

@@ -1,11 +1,10 @@
 // view: one HTML file with the timeline of trace files.
 
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
+#include "opfuse/cli/trace_options.h"
 #include "opfuse/cli/verb.h"
 #include "opfuse/pipeline_trace.h"
 #include "opfuse/report/report.h"
@@ -35,15 +34,8 @@ class View : public Verb {
   int run(const std::vector<std::string>& words) override {
     if (words.empty())
       return usage_error("view: expected a trace file, as in `opfuse view trace.json`");
-    TraceOptions options;
-    options.threads = std::thread::hardware_concurrency() > 1 ? 2 : 1;
-    if (!step_.empty()) {
-      int64_t step = 0;
-      const auto [end, error] = std::from_chars(step_.data(), step_.data() + step_.size(), step);
-      if (error != std::errc() || *end != '\0')
-        return usage_error("view: --step: expected a number, found '" + step_ + "'");
-      options.step = step;
-    }
+    const Result<TraceOptions> options = trace_options(step_);
+    if (!options.ok()) return usage_error("view: " + options.error().message);
     if (!force_ && std::filesystem::exists(output_))
       return usage_error("view: " + output_ + " exists; -f overwrites it");
     Result<match::Rulebook> rulebook = match::load_rulebook({}, graph::SchemaTable::builtin());
@@ -52,7 +44,7 @@ class View : public Verb {
     bool damaged = false;
     for (const std::string& path : words) {
       StageLog log;
-      Result<TraceAnalysis> analysis = analyze_trace(path, options, *rulebook, &log);
+      Result<TraceAnalysis> analysis = analyze_trace(path, *options, *rulebook, &log);
       if (!analysis.ok()) {
         say("view: " + analysis.error().message);
         return report::kExitDamagedInput;

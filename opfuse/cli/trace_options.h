@@ -1,0 +1,15 @@
+#pragma once
+// What the verbs that read trace files have in common.
+
+#include <string>
+
+#include "opfuse/base/result.h"
+#include "opfuse/pipeline_trace.h"
+
+namespace opfuse::cli {
+
+// `step` as --step gives it, "" for the whole file. One thread reads: a second one has not been
+// shown to shorten it.
+Result<TraceOptions> trace_options(const std::string& step);
+
+}  // namespace opfuse::cli
