@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -33,8 +34,14 @@ bool told_by_data_flow(int row) {
 struct RulePatterns {
   std::vector<Pattern> ways, near;
   std::vector<Cone> cones;      // of the ways, side by side
+  Cone common;                  // what all of them have
   std::vector<size_t> written;  // those of the ways that no row of alternatives made
   bool replaced = false;        // chains of the rule are replaced: why one is not is worth telling
+};
+
+struct Candidate {  // a way of writing rule by_root_[root][rule] that may nearly stand there
+  int missing;
+  size_t rule, way;
 };
 
 class Matcher {
@@ -54,9 +61,12 @@ class Matcher {
     Solver solver(context_.form.graph, ops_of_, options_.assume_unknown);
     for (NodeId root = 0; root < static_cast<NodeId>(ops_of_.size()); ++root) {
       if (ops_of_[root] < 0) continue;
-      for (const RulePatterns& patterns : by_root_[ops_of_[root]])
-        try_rule(patterns, root, &solver);
-      keep_best_miss();
+      const std::vector<RulePatterns>& all = by_root_[ops_of_[root]];
+      bool matched = false;
+      for (const RulePatterns& patterns : all)
+        matched = try_rule(patterns, root, &solver) || matched;
+      // Derivatives look like gates.
+      if (!matched && !in_backward(root)) explain_misses(all, root, &solver);
     }
     drop_parts_of_the_same();
     refuse_lone_recomputations(context_, &report_.matches);
@@ -75,7 +85,7 @@ class Matcher {
         RulePatterns& group = grouped_[{op, index}];
         group.replaced = replaced;
         if (!near && spelling.rows.empty()) group.written.push_back(group.ways.size());
-        if (!near) group.cones.push_back(pattern.cone);
+        if (!near) add_cone(pattern.cone, &group);
         (near ? group.near : group.ways).push_back(pattern);
       }
     };
@@ -85,38 +95,73 @@ class Matcher {
     for (const NearNeighbour& near : rule.near) put(near.spelling, &near);
   }
 
-  // Most places differ from most patterns already in the operators below the root: `missing` kinds
-  // of them may be.
-  bool plausible(const Cone& cone, NodeId root, int missing) const {
-    const Cone& found = cones_[root];
-    for (int level = 0; level < kDepth; ++level)
-      for (uint64_t lacks = cone[level] & ~found[level]; lacks != 0; lacks &= lacks - 1)
-        if (--missing < 0) return false;
-    return true;
+  static void add_cone(const Cone& cone, RulePatterns* group) {
+    if (group->cones.empty()) group->common = cone;
+    for (int i = 0; i < kDepth; ++i) {
+      group->common.ops[i] &= cone.ops[i];
+      group->common.reads[i] &= cone.reads[i];
+    }
+    group->cones.push_back(cone);
   }
 
-  void try_rule(const RulePatterns& patterns, NodeId root, Solver* solver) {
-    const Pattern* best = nullptr;
-    Mismatch mismatch;
-    const bool backward = in_backward(root);  // derivatives look like gates
-    const auto solves = [&](const Pattern& pattern) {
-      if (solver->solve(pattern, root)) return true;
-      if (solver->mismatch().nodes.size() > mismatch.nodes.size()) {
+  // Most places differ from most patterns already in what stands below the root.
+  bool try_rule(const RulePatterns& patterns, NodeId root, Solver* solver) {
+    const Cone& found = cones_[root];
+    if (!patterns.common.within(found)) return false;
+    for (size_t i = 0; i < patterns.ways.size(); ++i)
+      if (patterns.cones[i].within(found) && solver->solve(patterns.ways[i], root))
+        return add_match(patterns.ways[i], root, *solver);
+    return false;
+  }
+
+  // What lacks an operator or reads another value cannot match, but may be worth telling: any way
+  // of writing it that has all operators, and those that lack one as the rule's author wrote them.
+  // The closest few of all rules are looked at.
+  void choose_candidates(const std::vector<RulePatterns>& all, NodeId root) {
+    constexpr int kReads = 2;
+    constexpr size_t kFew = 12;
+    const Cone& found = cones_[root];
+    candidates_.clear();
+    for (size_t rule = 0; rule < all.size(); ++rule) {
+      const RulePatterns& patterns = all[rule];
+      const int ops = patterns.common.missing_ops(found, 2);
+      if (ops == 0 && patterns.common.missing_reads(found, kReads + 1) <= kReads)
+        for (size_t i = 0; i < patterns.ways.size(); ++i) {
+          if (patterns.cones[i].missing_ops(found, 1) != 0) continue;
+          const int reads = patterns.cones[i].missing_reads(found, kReads + 1);
+          if (reads <= kReads) candidates_.push_back({reads, rule, i});
+        }
+      if (ops < 2 && patterns.replaced)
+        for (size_t i : patterns.written)
+          if (patterns.cones[i].missing_ops(found, 2) == 1)
+            candidates_.push_back({kReads + 1, rule, i});
+    }
+    const auto closer = [](const Candidate& a, const Candidate& b) {
+      return std::tie(a.missing, a.rule, a.way) < std::tie(b.missing, b.rule, b.way);
+    };
+    if (candidates_.size() > kFew) {
+      std::ranges::nth_element(candidates_, candidates_.begin() + kFew, closer);
+      candidates_.resize(kFew);
+    }
+    std::ranges::sort(candidates_, {}, [](const Candidate& c) { return std::pair(c.rule, c.way); });
+  }
+
+  void explain_misses(const std::vector<RulePatterns>& all, NodeId root, Solver* solver) {
+    choose_candidates(all, root);
+    auto next = candidates_.begin();
+    for (size_t rule = 0; rule < all.size(); ++rule) {
+      const Pattern* best = nullptr;
+      Mismatch mismatch;
+      for (; next != candidates_.end() && next->rule == rule; ++next) {
+        const Pattern& pattern = all[rule].ways[next->way];
+        if (solver->solve(pattern, root)) continue;
+        if (solver->mismatch().nodes.size() <= mismatch.nodes.size()) continue;
         mismatch = solver->mismatch();
         best = &pattern;
       }
-      return false;
-    };
-    for (size_t i = 0; i < patterns.ways.size(); ++i)
-      if (plausible(patterns.cones[i], root, 0) && solves(patterns.ways[i]))
-        return add_match(patterns.ways[i], root, *solver);
-    if (backward) return;
-    // What lacks an operator cannot match, but may be worth telling; as the rule's author wrote it.
-    for (size_t i : patterns.written)
-      if (patterns.replaced && !plausible(patterns.cones[i], root, 0) &&
-          plausible(patterns.cones[i], root, 1))
-        solves(patterns.ways[i]);
-    add_near_miss(patterns, root, best, mismatch, solver);
+      add_near_miss(all[rule], root, best, mismatch, solver);
+    }
+    keep_best_miss();
   }
 
   bool in_backward(NodeId root) const {
@@ -155,10 +200,10 @@ class Matcher {
            !(node.region.flags & trace::kCheckpointRecompute);
   }
 
-  void add_match(const Pattern& pattern, NodeId root, const Solver& solver) {
-    if (crosses_into_backward(solver) || is_a_derivative(pattern, root)) return;
+  bool add_match(const Pattern& pattern, NodeId root, const Solver& solver) {
+    if (crosses_into_backward(solver) || is_a_derivative(pattern, root)) return false;
     Match match = expand_match(context_, pattern, solver);
-    if (match.nodes.empty() || inside_one_operator(match)) return;
+    if (match.nodes.empty() || inside_one_operator(match)) return false;
     if (!options_.assume_unknown) join_backward(context_, &match);
     match.conditions = solver.assumed();
     match.refusals = check_legality(context_, match);
@@ -167,6 +212,7 @@ class Matcher {
         return !told_by_data_flow(refusal.row) || refusal.reason.starts_with(kFoundOnly);
       });
     report_.matches.push_back(std::move(match));
+    return true;
   }
 
   // A mismatch with a row of its own says more than a neighbour, a neighbour more than other
@@ -177,7 +223,7 @@ class Matcher {
     if (best) miss = describe_mismatch(context_, *best, mismatch);
     for (const Pattern& near : patterns.near) {
       if (miss && miss->certain) break;
-      if (!plausible(near.cone, root, 0) || !solver->solve(near, root)) continue;
+      if (!near.cone.within(cones_[root]) || !solver->solve(near, root)) continue;
       if (auto neighbour = describe_neighbour(context_, near, *solver)) {
         miss = std::move(neighbour);
         break;
@@ -199,7 +245,7 @@ class Matcher {
   // A chain with its weight holds the chain without it, and a run of reshapes may end in two
   // places: of one rule the larger stays, unless only the smaller can be replaced.
   void drop_parts_of_the_same() {
-    std::map<NodeId, std::vector<size_t>> holders;
+    std::vector<std::vector<size_t>> holders(context_.graph.nodes.size());
     for (size_t i = 0; i < report_.matches.size(); ++i)
       for (NodeId node : report_.matches[i].nodes) holders[node].push_back(i);
     std::vector<bool> drop(report_.matches.size());
@@ -232,33 +278,34 @@ class Matcher {
       if (has_row(a) != has_row(b)) return has_row(b);
       return a->nodes.size() > b->nodes.size();
     });
-    std::map<NodeId, const Match*> owner;
+    std::vector<const Match*> owner(context_.graph.nodes.size());
     std::set<const Match*> hidden;
     for (Match* match : order) {
       for (NodeId node : match->nodes) {
-        auto it = owner.find(node);
-        if (it == owner.end()) continue;
+        const Match* first = owner[node];
+        if (!first) continue;
         match->refusals.push_back({0,
                                    fmt::format("shares {} with a chain of {}",
-                                               where(context_.graph, node), it->second->rule->name),
+                                               where(context_.graph, node), first->rule->name),
                                    node});
-        const bool says_less = has_row(match) || it->second->nodes.size() > match->nodes.size();
+        const bool says_less = has_row(match) || first->nodes.size() > match->nodes.size();
         if (says_less && !found_only(*match->rule).empty()) hidden.insert(match);
         break;
       }
       if (hidden.contains(match)) continue;
-      for (NodeId node : match->nodes) owner.try_emplace(node, match);
+      for (NodeId node : match->nodes)
+        if (!owner[node]) owner[node] = match;
     }
     std::erase_if(report_.matches, [&](const Match& match) { return hidden.contains(&match); });
   }
 
   // What is part of a match needs no explanation.
   void drop_covered_misses() {
-    std::set<NodeId> covered;
+    std::vector<bool> covered(context_.graph.nodes.size());
     for (const Match& match : report_.matches)
-      covered.insert(match.nodes.begin(), match.nodes.end());
+      for (NodeId node : match.nodes) covered[node] = true;
     std::erase_if(report_.near_misses,
-                  [&](const NearMiss& miss) { return covered.contains(miss.nodes.back()); });
+                  [&](const NearMiss& miss) { return covered[miss.nodes.back()]; });
   }
 
   Context context_;
@@ -270,6 +317,7 @@ class Matcher {
   std::vector<int> ops_of_;       // by canonical node
   std::vector<Cone> cones_;       // by canonical node
   std::vector<NearMiss> misses_;  // of the current root
+  std::vector<Candidate> candidates_;
   MatchReport report_;
 };
 

@@ -29,11 +29,36 @@ class OpIndex {
   std::unordered_map<std::string, int> ids_;
 };
 
-// Which operators stand 0 … kDepth - 1 levels below one, as bits (several operators may share a
-// bit). Casts and operators that change the shape alone are of the level of what is below them.
+// What stands 0 … kDepth - 1 levels below an operator, as bits (several may share a bit): which
+// operators, and which of them reads the result of which, which number, or one value twice. Casts
+// and operators that change the shape alone are of the level of what is below them, and are looked
+// through.
 constexpr int kDepth = 5;
-using Cone = std::array<uint64_t, kDepth>;
-inline uint64_t op_bit(int op) { return op < 0 ? 0 : uint64_t{1} << (op % 64); }
+struct Cone {
+  std::array<uint64_t, kDepth> ops{}, reads{};
+
+  // How many bits of this one `other` lacks; `enough` and more are not told apart.
+  int missing_ops(const Cone& other, int enough) const { return missing(ops, other.ops, enough); }
+  int missing_reads(const Cone& other, int enough) const {
+    return missing(reads, other.reads, enough);
+  }
+  // `other` has every bit.
+  bool within(const Cone& other) const {
+    for (int i = 0; i < kDepth; ++i)
+      if ((reads[i] & ~other.reads[i]) != 0 || (ops[i] & ~other.ops[i]) != 0) return false;
+    return true;
+  }
+
+ private:
+  static int missing(const std::array<uint64_t, kDepth>& wanted,
+                     const std::array<uint64_t, kDepth>& found, int enough) {
+    int count = 0;
+    for (int i = 0; i < kDepth; ++i)
+      for (uint64_t lacks = wanted[i] & ~found[i]; lacks != 0; lacks &= lacks - 1)
+        if (++count == enough) return count;
+    return count;
+  }
+};
 std::vector<Cone> cones_of(const graph::Graph& graph, const std::vector<int>& ops);
 
 // Goes on from what is matched to an operator above it that the root does not need.
@@ -47,10 +72,14 @@ struct Pattern {
   const Spelling* spelling = nullptr;
   const NearNeighbour* near = nullptr;  // null: a way of writing the rule itself
   graph::NodeId root = graph::kNone;    // the last node
-  std::vector<int> ops;                 // by node
-  std::vector<int> root_ops;            // operators that a match may end in
+  enum class Kind : uint8_t { kOperator, kCast, kReshape };
+  std::vector<Kind> kinds;        // by node
+  std::vector<bool> commutative;  // by node: of its two operands
+  std::vector<int> operands;      // by node: how many tensors it takes
+  std::vector<int> ops;           // by node
+  std::vector<int> root_ops;      // operators that a match may end in
   std::vector<Extension> extensions;
-  Cone cone{};         // what must stand below the root
+  Cone cone;           // what must stand below the root
   int parameters = 0;  // externals 0 … parameters-1
 
   const graph::Graph& graph() const { return spelling->graph; }

@@ -1,6 +1,7 @@
 #include "opfuse/match/solver.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -25,11 +26,6 @@ using graph::NodeId;
 using graph::ValueId;
 
 constexpr int kMaxSteps = 20'000;  // choices tried at one place
-
-bool is_commutative(const Node& node) {
-  if (node.op == "aten.add.Tensor") return node.inputs[2].attr == Attr{int64_t{1}};
-  return node.op == "aten.mul.Tensor" || node.op == "aten.maximum" || node.op == "aten.minimum";
-}
 
 DType result_dtype(const Graph& graph, const Node& node) {
   return node.outputs.empty() || node.outputs[0] == kNone
@@ -63,11 +59,13 @@ bool Solver::solve(const Pattern& pattern, NodeId root) {
   dtypes_.clear();
   matched_ = steps_ = 0;
   best_score_ = -1;
-  mismatch_ = {};
+  mismatch_.kind = Mismatch::Kind::kNothing;
+  mismatch_.nodes.clear();
   const Node& wanted = pattern.graph().nodes[pattern.root];
   const Node& found = graph_.nodes[root];
   if (found.outputs.empty() || found.outputs[0] == kNone) return false;
-  return run({{wanted.outputs[0], found.outputs[0], result_dtype(graph_, found)}}, 0);
+  const Goal goal = {wanted.outputs[0], found.outputs[0], result_dtype(graph_, found), nullptr};
+  return run(&goal);
 }
 
 std::vector<NodeId> Solver::nodes() const {
@@ -85,25 +83,28 @@ void Solver::forget(const Mark& mark) {
   extras_.resize(mark.extras);
 }
 
-bool Solver::run(const Goals& goals, size_t next) {
-  if (next == goals.size()) return extend();
+bool Solver::run(const Goal* goal) {
+  if (!goal) return extend();
   if (++steps_ > kMaxSteps) return false;
-  const Goal& goal = goals[next];
-  if (goal.pattern == kNone || goal.value == kNone) {
-    if (goal.pattern == goal.value) return run(goals, next + 1);
-    return fail(Mismatch::Kind::kOperator, goal.pattern, goal.value);
+  if (goal->pattern == kNone || goal->value == kNone) {
+    if (goal->pattern == goal->value) return run(goal->next);
+    return fail(Mismatch::Kind::kOperator, goal->pattern, goal->value);
   }
-  ValueId bound = values_[goal.pattern];
+  ValueId bound = values_[goal->pattern];
   if (bound != kNone) {
-    if (bound == goal.value) return run(goals, next + 1);
-    return fail(Mismatch::Kind::kBinding, goal.pattern, goal.value, bound);
+    if (bound == goal->value) return run(goal->next);
+    return fail(Mismatch::Kind::kBinding, goal->pattern, goal->value, bound);
   }
-  const NodeId producer = pattern_->graph().values[goal.pattern].producer;
-  if (producer == kNone) return match_external(goals, next);
-  const std::string& op = pattern_->graph().nodes[producer].op;
-  if (op == kTo) return match_cast(goals, next);
-  if (op == kReshape) return match_reshape(goals, next);
-  return match_node(goals, next);
+  const NodeId producer = pattern_->graph().values[goal->pattern].producer;
+  if (producer == kNone) return match_external(*goal);
+  switch (pattern_->kinds[producer]) {
+    case Pattern::Kind::kCast:
+      return match_cast(*goal);
+    case Pattern::Kind::kReshape:
+      return match_reshape(*goal);
+    default:
+      return match_node(*goal);
+  }
 }
 
 // Everything below the root is bound: the operators above it come next, then the conditions.
@@ -116,15 +117,15 @@ bool Solver::extend() {
     for (NodeId user : graph_.users[values_[extension.below]]) {
       const Node& found = graph_.nodes[user];
       if (ops_[user] != pattern_->ops[extension.node] || found.outputs.empty()) continue;
-      if (run({{target, found.outputs[0], result_dtype(graph_, found)}}, 0)) return true;
+      const Goal goal = {target, found.outputs[0], result_dtype(graph_, found), nullptr};
+      if (run(&goal)) return true;
     }
     return false;
   }
   return finish();
 }
 
-bool Solver::match_external(const Goals& goals, size_t next) {
-  const Goal& goal = goals[next];
+bool Solver::match_external(const Goal& goal) {
   const graph::Value& wanted = pattern_->graph().values[goal.pattern];
   const graph::TensorMeta& found = graph_.values[goal.value].meta;
   bool is_number = (found.flags & trace::kWrappedNumber) != 0;
@@ -143,18 +144,18 @@ bool Solver::match_external(const Goals& goals, size_t next) {
     return fail(Mismatch::Kind::kOperator, goal.pattern, goal.value);
   }
   values_[goal.pattern] = goal.value;
-  if (run(goals, next + 1)) return true;
+  if (run(goal.next)) return true;
   values_[goal.pattern] = kNone;
   forget(before);
   return false;
 }
 
-bool Solver::match_node(const Goals& goals, size_t next) {
-  const Goal& goal = goals[next];
+bool Solver::match_node(const Goal& goal) {
   const graph::Value& wanted = pattern_->graph().values[goal.pattern];
   const graph::Value& found = graph_.values[goal.value];
   NodeId place = wanted.producer, node = found.producer;
-  if (node != kNone && ops_[node] != pattern_->ops[place] && is_cast(graph_.nodes[node])) {
+  if (matched_ > 0 && node != kNone && ops_[node] != pattern_->ops[place] &&
+      is_cast(graph_.nodes[node])) {
     NodeId below = graph_.values[graph_.nodes[node].inputs[0].values[0]].producer;
     if (below != kNone && ops_[below] == pattern_->ops[place])
       return fail(Mismatch::Kind::kCast, goal.pattern, goal.value);
@@ -171,9 +172,9 @@ bool Solver::match_node(const Goals& goals, size_t next) {
   nodes_[place] = node;
   values_[goal.pattern] = goal.value;
   matched_ += first;
-  bool ok = !first ? run(goals, next + 1)
+  bool ok = !first ? run(goal.next)
                    : equal_attributes(wanted_node, found_node, goal.pattern, goal.value) &&
-                         match_inputs(wanted_node, found_node, goals, next);
+                         match_inputs(place, found_node, goal);
   if (ok) return true;
   matched_ -= first;
   values_[goal.pattern] = kNone;
@@ -184,18 +185,17 @@ bool Solver::match_node(const Goals& goals, size_t next) {
 
 // The pattern goes on at `below`, in place of the goal's value; `node` is the operator that stands
 // for the pattern's, or kNone.
-bool Solver::go_below(const Goals& goals, size_t next, NodeId node, ValueId below,
-                      const std::vector<NodeId>& extras) {
-  const Goal& goal = goals[next];
+bool Solver::go_below(const Goal& goal, NodeId node, ValueId below,
+                      std::span<const NodeId> extras) {
   const NodeId place = pattern_->graph().values[goal.pattern].producer;
   const Mark before = mark();
   nodes_[place] = node;
   values_[goal.pattern] = goal.value;
   extras_.insert(extras_.end(), extras.begin(), extras.end());
   matched_ += node != kNone;
-  Goals more = {{pattern_->graph().nodes[place].inputs[0].values[0], below, goal.dtype}};
-  more.insert(more.end(), goals.begin() + next + 1, goals.end());
-  if (run(more, 0)) return true;
+  const Goal more = {pattern_->graph().nodes[place].inputs[0].values[0], below, goal.dtype,
+                     goal.next};
+  if (run(&more)) return true;
   matched_ -= node != kNone;
   nodes_[place] = kNone;
   values_[goal.pattern] = kNone;
@@ -204,8 +204,7 @@ bool Solver::go_below(const Goals& goals, size_t next, NodeId node, ValueId belo
 }
 
 // to(x, D): a cast to D, or nothing where the value has that dtype already.
-bool Solver::match_cast(const Goals& goals, size_t next) {
-  const Goal& goal = goals[next];
+bool Solver::match_cast(const Goal& goal) {
   const Node& wanted = pattern_->graph().nodes[pattern_->graph().values[goal.pattern].producer];
   const std::string& type = std::get<graph::OpaqueAttr>(wanted.inputs[1].attr).type;
   const DType found = graph_.values[goal.value].meta.dtype;
@@ -217,16 +216,15 @@ bool Solver::match_cast(const Goals& goals, size_t next) {
   }
   const NodeId node = graph_.values[goal.value].producer;
   if (node != kNone && is_plain_cast(graph_, graph_.nodes[node]) &&
-      go_below(goals, next, node, graph_.nodes[node].inputs[0].values[0], {}))
+      go_below(goal, node, graph_.nodes[node].inputs[0].values[0], {}))
     return true;
-  if (go_below(goals, next, kNone, goal.value, {})) return true;
+  if (go_below(goal, kNone, goal.value, {})) return true;
   forget(before);
   return false;
 }
 
 // reshape(x): the longest run of changes of shape first, none at last.
-bool Solver::match_reshape(const Goals& goals, size_t next) {
-  const Goal& goal = goals[next];
+bool Solver::match_reshape(const Goal& goal) {
   std::vector<NodeId> run_of;
   std::vector<ValueId> stops = {goal.value};
   for (NodeId node = graph_.values[goal.value].producer;
@@ -238,34 +236,42 @@ bool Solver::match_reshape(const Goals& goals, size_t next) {
     stops.push_back(below);
   }
   for (size_t taken = run_of.size() + 1; taken-- > 0;) {
-    const std::vector<NodeId> extras(run_of.begin(), run_of.begin() + taken);
-    if (go_below(goals, next, taken > 0 ? run_of[0] : kNone, stops[taken], extras)) return true;
+    const std::span<const NodeId> extras(run_of.data(), taken);
+    if (go_below(goal, taken > 0 ? run_of[0] : kNone, stops[taken], extras)) return true;
   }
   return false;
 }
 
-bool Solver::match_inputs(const Node& wanted, const Node& found, const Goals& goals, size_t next) {
-  Goals more;
-  DType dtype = result_dtype(graph_, found);
+bool Solver::match_inputs(NodeId place, const Node& found, const Goal& goal) {
+  const Node& wanted = pattern_->graph().nodes[place];
+  constexpr size_t kFew = 6;
+  std::array<Goal, kFew> few;
+  std::vector<Goal> many;
+  const size_t operands = static_cast<size_t>(pattern_->operands[place]);
+  if (operands > kFew) many.resize(operands);
+  Goal* more = operands > kFew ? many.data() : few.data();
+  const DType dtype = result_dtype(graph_, found);
+  size_t count = 0;
   for (size_t i = 0; i < wanted.inputs.size(); ++i) {
     const std::vector<ValueId>& a = wanted.inputs[i].values;
     const std::vector<ValueId>& b = found.inputs[i].values;
     if (wanted.inputs[i].kind == InputKind::kAttr) continue;
     if (a.size() != b.size() || wanted.inputs[i].kind != found.inputs[i].kind) return false;
-    for (size_t k = 0; k < a.size(); ++k) more.push_back({a[k], b[k], dtype});
+    for (size_t k = 0; k < a.size(); ++k, ++count)
+      more[count] = {a[k], b[k], dtype, count + 1 < operands ? &more[count + 1] : goal.next};
   }
-  size_t operands = more.size();
-  more.insert(more.end(), goals.begin() + next + 1, goals.end());
-  if (run(more, 0)) return true;
-  if (operands != 2 || !is_commutative(wanted)) return false;
+  if (run(operands > 0 ? more : goal.next)) return true;
+  if (!pattern_->commutative[place]) return false;
   std::swap(more[0].value, more[1].value);
-  return run(more, 0);
+  return run(more);
 }
 
 bool Solver::equal_attributes(const Node& wanted, const Node& found, ValueId at, ValueId value) {
   DType dtype = result_dtype(graph_, found);
   for (size_t i = 0; i < wanted.inputs.size(); ++i) {
     if (wanted.inputs[i].kind != InputKind::kAttr) continue;
+    const bool known = !std::holds_alternative<graph::UnknownAttr>(found.inputs[i].attr);
+    if (known && wanted.inputs[i].attr == found.inputs[i].attr) continue;
     const Attr attr = plain_attribute(graph_, found, i);
     const auto* open = std::get_if<graph::OpaqueAttr>(&wanted.inputs[i].attr);
     if (open && open->type == "any") continue;
@@ -330,7 +336,13 @@ bool Solver::fail(Mismatch::Kind kind, ValueId pattern, ValueId value, ValueId e
   int score = (matched_ + cast) * 16 + static_cast<int>(kind);
   if (score <= best_score_) return false;
   best_score_ = score;
-  mismatch_ = {kind, pattern, value, expected, input, number, {}};
+  mismatch_.kind = kind;
+  mismatch_.pattern_value = pattern;
+  mismatch_.value = value;
+  mismatch_.expected = expected;
+  mismatch_.input = input;
+  mismatch_.number = number;
+  mismatch_.nodes.clear();
   for (NodeId node : nodes_)
     if (node != kNone) mismatch_.nodes.push_back(node);
   if (cast) mismatch_.nodes.push_back(graph_.values[value].producer);

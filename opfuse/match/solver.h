@@ -3,7 +3,7 @@
 // operands, over casts that may be nothing and over changes of shape, then the conditions on
 // shapes, numbers and dtypes.
 
-#include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -54,11 +54,12 @@ class Solver {
   std::vector<std::string> assumed() const;
 
  private:
+  // What is still to be bound, as a list through the frames of the search: nothing is allocated.
   struct Goal {
     graph::ValueId pattern, value;
     DType dtype;  // of the reader's result: constants of f64 chains are compared as f64
+    const Goal* next;
   };
-  using Goals = std::vector<Goal>;
   struct Observation {  // a number that stands where numbers[hole] is expected
     int hole;
     double value;
@@ -75,16 +76,15 @@ class Solver {
     size_t observations, dtypes, extras;
   };
 
-  bool run(const Goals& goals, size_t next);
+  bool run(const Goal* goal);
   bool extend();
-  bool match_external(const Goals& goals, size_t next);
-  bool match_node(const Goals& goals, size_t next);
-  bool match_cast(const Goals& goals, size_t next);
-  bool match_reshape(const Goals& goals, size_t next);
-  bool match_inputs(const graph::Node& wanted, const graph::Node& found, const Goals& goals,
-                    size_t next);
-  bool go_below(const Goals& goals, size_t next, graph::NodeId node, graph::ValueId below,
-                const std::vector<graph::NodeId>& extras);
+  bool match_external(const Goal& goal);
+  bool match_node(const Goal& goal);
+  bool match_cast(const Goal& goal);
+  bool match_reshape(const Goal& goal);
+  bool match_inputs(graph::NodeId place, const graph::Node& found, const Goal& goal);
+  bool go_below(const Goal& goal, graph::NodeId node, graph::ValueId below,
+                std::span<const graph::NodeId> extras);
   bool equal_attributes(const graph::Node& wanted, const graph::Node& found, graph::ValueId at,
                         graph::ValueId value);
   bool equal_parts(const graph::Node& wanted, const graph::Node& found) const;
