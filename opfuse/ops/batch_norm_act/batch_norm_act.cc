@@ -3,51 +3,34 @@
 // g           = grad scale act'(z)
 // grad_bias   = sum g
 // grad_weight = r sum g (x - mean)
-// grad_x      = a (g - sum g / R - (x - mean) r^2 sum g (x - mean) / R), or a g in evaluation,
-// where an
-//               infinite x must not come back as 0 * infinity
+// grad_x      = a (g - sum g / R - (x - mean) r^2 sum g (x - mean) / R), or a g in evaluation
 //
-// Backward writes g into grad_x in its first pass and works in place in the second: computing act'
-// twice instead is slower (1.3x against 1.6x of eager, measured on EfficientNet-B0's layers).
+// Backward, channels_last: what fits into the cache leaves g in grad_x in the first pass and goes
+// on in place; beyond it act' is computed twice, which moves 5 arrays instead of 8 (with those that
+// a store to memory reads first).
 
 #include "opfuse/ops/batch_norm_act/batch_norm_act.h"
 
+#include "opfuse/ops/batch_norm_act/affine.h"
 #include "opfuse/ops/batch_norm_act/statistics.h"
 #include "opfuse/ops/simd/activation.h"
 
 namespace opfuse::ops {
 namespace {
 
-// What the kernels need in the compute type, cut from the workspace.
+// What the kernels need, cut from the workspace.
 template <class T>
-struct Workspace {
+struct Workspace : ChannelLines<T> {
   double* sums;
-  T *tiles, *slope, *bias, *constant, *linear;
+  T* tiles;
 
   Workspace(const BatchNormShape& s, void* memory) {
     const int64_t parts = s.channels_last ? part_count(s.samples * s.space, s.channels * 4) : 0;
     sums = static_cast<double*>(memory);
-    T* rest = reinterpret_cast<T*>(sums + parts * 2 * s.channels);
-    tiles = rest;
-    slope = tiles + parts * 2 * s.channels;
-    bias = slope + s.channels;
-    constant = bias + s.channels;
-    linear = constant + s.channels;
+    tiles = reinterpret_cast<T*>(sums + parts * 2 * s.channels);
+    this->cut(tiles + parts * 2 * s.channels, s.channels);
   }
 };
-
-// slope = weight / sqrt(var + eps), bias.
-template <class T>
-void fill_affine(const BatchNormShape& s, double eps, const T* weight, const T* bias, const T* var,
-                 Workspace<T>* w) {
-  for (int64_t c = 0; c < s.channels; ++c) {
-    const double root = 1 / __builtin_sqrt(static_cast<double>(var[c]) + eps);
-    w->slope[c] = static_cast<T>(weight ? weight[c] * root : root);
-    w->bias[c] = bias ? bias[c] : T(0);
-  }
-}
-
-constexpr int64_t row_grain(int64_t channels) { return max_of(1, 32768 / max_of(1, channels)); }
 
 template <class S, Kind kKind, bool kStream>
 void apply_rows(const Exec& exec, const BatchNormActArgs& a, const Workspace<ScalarOf<S>>& w) {
@@ -123,7 +106,9 @@ void forward_typed(const Exec& exec, const BatchNormActArgs& a) {
   const int64_t run = s.channels_last ? s.channels : s.space;
   const bool past_cache = elements(s) * int64_t{2 * sizeof(S)} >= exec.stream_bytes &&
                           run % kLanes<S> == 0 && is_aligned(out<S>(a.y));
-  const auto affine = [&] { fill_affine(s, a.eps, in<T>(a.weight), in<T>(a.bias), var, &w); };
+  const auto affine = [&] {
+    fill_affine(s.channels, a.eps, in<T>(a.weight), in<T>(a.bias), var, w);
+  };
   with_kind<S>(a.act, [&](auto kind) {
     with_choice(past_cache, [&](auto streamed) {
       constexpr Kind kKind = decltype(kind)::value;
@@ -140,13 +125,11 @@ void forward_typed(const Exec& exec, const BatchNormActArgs& a) {
           if (a.training) {
             statistics_of_planes(in<S>(a.x) + c * s.space, s.samples, s.space, s.channels * s.space,
                                  c, mean, var);
-            BatchNormShape one = s;
-            one.channels = 1;
-            Workspace<T> own = w;
+            ChannelLines<T> own = w;
             own.slope += c;
             own.bias += c;
-            fill_affine(one, a.eps, a.weight ? in<T>(a.weight) + c : nullptr,
-                        a.bias ? in<T>(a.bias) + c : nullptr, var + c, &own);
+            fill_affine(1, a.eps, a.weight ? in<T>(a.weight) + c : nullptr,
+                        a.bias ? in<T>(a.bias) + c : nullptr, var + c, own);
           }
           apply_plane<S, kKind, kStream>(a, w, c);
         }
@@ -155,48 +138,50 @@ void forward_typed(const Exec& exec, const BatchNormActArgs& a) {
   });
 }
 
-// From the sums of g and of g (x - mean): the parameters' gradients, and the line of grad_x.
 template <class T>
 void finish_channel(const BatchNormActBackwardArgs& a, int64_t c, double sum, double product,
                     Workspace<T>* w) {
-  const double count = static_cast<double>(a.shape.samples * a.shape.space);
-  const double root2 = 1 / (static_cast<double>(in<T>(a.var)[c]) + a.eps);
-  if (a.grad_bias) out<T>(a.grad_bias)[c] = static_cast<T>(sum);
-  if (a.grad_weight) out<T>(a.grad_weight)[c] = static_cast<T>(product * __builtin_sqrt(root2));
-  w->constant[c] = a.training ? static_cast<T>(-w->slope[c] * sum / count) : T(0);
-  w->linear[c] = a.training ? static_cast<T>(-w->slope[c] * root2 * product / count) : T(0);
+  finish_channel(a.shape.samples * a.shape.space, a.eps, a.training, in<T>(a.var), c, sum, product,
+                 out<T>(a.grad_weight), out<T>(a.grad_bias), *w);
 }
 
-// The second pass: grad_x = slope g + linear (x - mean) + constant.
+// Do x, grad and grad_x go past the cache? f32 only: 16-bit kernels are bound by their arithmetic.
 template <class S>
-void finish_rows(const Exec& exec, const BatchNormActBackwardArgs& a,
-                 const Workspace<ScalarOf<S>>& w, const S* g) {
+bool streams_backward(const Exec& exec, const BatchNormActBackwardArgs& a) {
+  return sizeof(S) == 4 && elements(a.shape) * int64_t{3 * sizeof(S)} >= exec.stream_bytes &&
+         can_stream(out<S>(a.grad_x), a.shape.channels);
+}
+
+// The second pass from x and grad, stored past the cache.
+template <class S, Kind kKind>
+void finish_rows_again(const Exec& exec, const BatchNormActBackwardArgs& a,
+                       const ChannelLines<ScalarOf<S>>& lines) {
   using V = VectorOf<S>;
-  const int64_t channels = a.shape.channels, rows = a.shape.samples * a.shape.space;
-  const auto line_of_rows = [&, g, channels, training = a.training, x = in<S>(a.x),
-                             y = out<S>(a.grad_x), mean = in<ScalarOf<S>>(a.mean), slope = w.slope,
-                             linear = w.linear, constant = w.constant](int64_t row, auto count) {
-    sweep_lanes<S>(channels, [&](int64_t c, auto lanes) {
-      const V m = load(mean + c, lanes), k = load(slope + c, lanes);
-      const V k1 = load(linear + c, lanes), k0 = load(constant + c, lanes);
-      for (int i = 0; i < decltype(count)::value; ++i) {
-        const int64_t at = (row + i) * channels + c;
+  using T = ScalarOf<S>;
+  if constexpr (sizeof(S) == 4) {
+    const int64_t channels = a.shape.channels, space = a.shape.space;
+    const Activate<V> activate(a.act);
+    const auto row_of = [=, training = a.training, x = in<S>(a.x), grad = in<S>(a.grad),
+                         y = out<S>(a.grad_x), mean = in<T>(a.mean),
+                         scale = in<T>(a.scale)](int64_t row) {
+      const V k = splat<V>(scale ? scale[row / space] : 1);
+      for (int64_t c = 0; c < channels; c += kLanes<S>) {
+        const int64_t at = row * channels + c;
         prefetch(x + at + 4 * channels);
-        prefetch(g + at + 4 * channels);
-        const V line = training ? fma(k1, load(x + at, lanes) - m, k0) : V{};
-        store(y + at, fma(k, load(g + at, lanes), line), lanes);
+        prefetch(grad + at + 4 * channels);
+        const V u = load(x + at) - load(mean + c), slope = load(lines.slope + c);
+        V g = load(grad + at);
+        if (scale) g *= k;
+        g = activate.template gradient<kKind>(fma(u, slope, load(lines.bias + c)), g);
+        const V line = training ? fma(load(lines.linear + c), u, load(lines.constant + c)) : V{};
+        stream(y + at, fma(slope, g, line));
       }
+    };
+    tiles_backwards(exec, a.shape.samples * space, channels, [&](int64_t first, int64_t last) {
+      for (int64_t row = first; row < last; ++row) row_of(row);
+      finish_streams();
     });
-  };
-  const int64_t tiles = ceil_div(rows, kTileRows);
-  parallel(
-      exec, tiles, max_of(1, row_grain(channels) / kTileRows), [&](int64_t first, int64_t last) {
-        // Tiles backwards: what the first pass touched last is still in cache. Rows forwards,
-        // as the processor's prefetching expects them.
-        for (int64_t tile = last - 1; tile >= first; --tile)
-          for (int64_t row = tile * kTileRows; row < min_of((tile + 1) * kTileRows, rows); ++row)
-            line_of_rows(row, RowCount<1>{});
-      });
+  }
 }
 
 // g of a row position into grad_x, unless g is grad itself (no activation, no scale).
@@ -209,7 +194,8 @@ void backward_rows(const Exec& exec, const BatchNormActBackwardArgs& a, Workspac
   const int64_t channels = s.channels, rows = s.samples * s.space;
   const int64_t parts = part_count(rows, channels * 4);
   const T *mean = in<T>(a.mean), *scale = in<T>(a.scale);
-  const bool in_place = kKind != Kind::kNone || scale;
+  const bool again = streams_backward<S>(exec, a);
+  const bool in_place = (kKind != Kind::kNone || scale) && !again;
   sum_rows(exec, rows, s.space, channels, parts, w.sums, w.tiles,
            [&, channels, mean, scale, in_place, activate, slopes = w.slope, biases = w.bias](
                int64_t first, int64_t last, T* sum_out, T* product_out) {
@@ -244,7 +230,9 @@ void backward_rows(const Exec& exec, const BatchNormActBackwardArgs& a, Workspac
              });
            });
   for (int64_t c = 0; c < channels; ++c) finish_channel(a, c, w.sums[c], w.sums[channels + c], &w);
-  finish_rows<S>(exec, a, w, in_place ? out<S>(a.grad_x) : in<S>(a.grad));
+  if (again) return finish_rows_again<S, kKind>(exec, a, w);
+  finish_rows<S>(exec, rows, channels, a.training, in<S>(a.x),
+                 in_place ? out<S>(a.grad_x) : in<S>(a.grad), out<S>(a.grad_x), mean, w);
 }
 
 template <class S, Kind kKind>
@@ -300,7 +288,7 @@ template <class S>
 void backward_typed(const Exec& exec, const BatchNormActBackwardArgs& a) {
   using T = ScalarOf<S>;
   Workspace<T> w(a.shape, a.workspace);
-  fill_affine(a.shape, a.eps, in<T>(a.weight), in<T>(a.bias), in<T>(a.var), &w);
+  fill_affine(a.shape.channels, a.eps, in<T>(a.weight), in<T>(a.bias), in<T>(a.var), w);
   with_kind<S>(a.act, [&](auto kind) {
     constexpr Kind kKind = decltype(kind)::value;
     if (a.shape.channels_last) {

@@ -4,16 +4,11 @@
 // Sums are of x - shift, the shift being the channel's first element: the variance then loses no
 // digits where the mean is far from 0. Tiles of rows in the compute type, tiles in f64.
 
-#include "opfuse/ops/batch_norm_act/batch_norm_act.h"
-#include "opfuse/ops/simd/dispatch.h"
-#include "opfuse/ops/simd/lanes.h"
-#include "opfuse/ops/simd/parallel.h"
+#include "opfuse/ops/batch_norm_act/affine.h"
 #include "opfuse/ops/simd/reduce.h"
 
 namespace opfuse::ops {
 namespace {
-
-constexpr int64_t kTileRows = 64;
 
 // Two sums per channel over all rows. `tile(first, last, s, q)` adds rows [first, last) to s and q
 // in the compute type; at most kTileRows rows at a time, never across a multiple of `space`, so

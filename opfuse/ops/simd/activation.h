@@ -59,6 +59,25 @@ struct Activate {
     return act == Activation::kNone ? g : clamp_gradient(z, g);
   }
 
+  // act(z) and act'(z) at once: they share the exponential.
+  template <Kind kKind>
+  OPFUSE_INLINE V value_and_slope(V z, V* slope) const {
+    if constexpr (kKind == Kind::kSilu) {
+      V s;
+      *slope = silu_slope(z, &s);
+      return z * s;
+    }
+    *slope = gradient<kKind>(z, splat<V>(1));
+    return value<kKind>(z);
+  }
+  // gradient(z, g), given act'(z).
+  template <Kind kKind>
+  OPFUSE_INLINE V gradient_by_slope(V z, V g, V slope) const {
+    if constexpr (kKind == Kind::kNone) return g;
+    if constexpr (kKind == Kind::kSilu) return g * slope;
+    return gradient<kKind>(z, g);
+  }
+
  private:
   OPFUSE_INLINE V silu_gradient(V z, V g) const {
     V s;
