@@ -3,134 +3,15 @@
 
 #include "opfuse/ops/batch_norm_act/batch_norm_act.h"
 
-#include <ATen/ops/batch_norm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/erf.h>
-#include <ATen/ops/exp.h>
-#include <ATen/ops/gelu.h>
-#include <ATen/ops/hardswish.h>
-#include <ATen/ops/hardtanh.h>
-#include <ATen/ops/relu.h>
-#include <ATen/ops/rsqrt.h>
-#include <ATen/ops/rsub.h>
-#include <ATen/ops/sigmoid.h>
-#include <ATen/ops/silu.h>
-#include <ATen/ops/sum.h>
-#include <ATen/ops/var_mean.h>
-#include <ATen/ops/where.h>
 
-#include <string_view>
-#include <vector>
+#include <string>
 
+#include "opfuse/torch/ops/norm_formula.h"
 #include "opfuse/torch/ops/operator.h"
 
 namespace opfuse::torch_ops {
-
-inline std::optional<ops::Activation> activation_named(std::string_view name) {
-  using ops::Activation;
-  if (name == "none") return Activation::kNone;
-  if (name == "silu") return Activation::kSilu;
-  if (name == "relu") return Activation::kRelu;
-  if (name == "relu6") return Activation::kRelu6;
-  if (name == "hardswish") return Activation::kHardswish;
-  if (name == "gelu") return Activation::kGelu;
-  return std::nullopt;
-}
-
-inline ops::Activation checked_activation(const char* op, std::string_view name) {
-  const auto found = activation_named(name);
-  TORCH_CHECK_VALUE(found, op,
-                    ": expected activation 'none', 'silu', 'relu', 'relu6', 'hardswish' or 'gelu', "
-                    "found '",
-                    name, "'");
-  return *found;
-}
-
-inline Tensor activate(const Tensor& z, ops::Activation act) {
-  switch (act) {
-    case ops::Activation::kSilu:
-      return at::silu(z);
-    case ops::Activation::kRelu:
-      return at::relu(z);
-    case ops::Activation::kRelu6:
-      return at::hardtanh(z, 0, 6);
-    case ops::Activation::kHardswish:
-      return at::hardswish(z);
-    case ops::Activation::kGelu:
-      return at::gelu(z);
-    default:
-      return z;
-  }
-}
-
-// g * act'(z), of operators that have derivatives themselves.
-inline Tensor activation_gradient(const Tensor& z, const Tensor& g, ops::Activation act) {
-  switch (act) {
-    case ops::Activation::kSilu: {
-      const Tensor s = at::sigmoid(z);
-      return g * (s * (z * at::rsub(s, 1) + 1));
-    }
-    case ops::Activation::kRelu:
-      return at::where(z <= 0, 0, g);
-    case ops::Activation::kRelu6:
-      return at::where(z <= 0, 0, at::where(z >= 6, 0, g));
-    case ops::Activation::kHardswish:
-      return at::where(z <= -3, 0, at::where(z < 3, g * (z * (1.0 / 3) + 0.5), g));
-    case ops::Activation::kGelu:
-      return g * ((at::erf(z * 0.70710678118654752) + 1) * 0.5 +
-                  z * at::exp(z * z * -0.5) * 0.39894228040143268);
-    default:
-      return g;
-  }
-}
-
-// All dimensions but the channel's.
-inline std::vector<int64_t> reduced_dims(const Tensor& x) {
-  std::vector<int64_t> dims;
-  for (int64_t dim = 0; dim < x.dim(); ++dim)
-    if (dim != 1) dims.push_back(dim);
-  return dims;
-}
-
-// A vector over dimension `dim` of x, to be broadcast.
-inline Tensor along(const Tensor& vector, int64_t dim, const Tensor& x) {
-  std::vector<c10::SymInt> shape(x.dim(), 1);
-  shape[dim] = vector.sym_size(0);
-  return vector.view_symint(shape);
-}
-
-inline Tensor raise(const OptionalTensor& t, c10::ScalarType type) {
-  return has(t) ? t->to(type) : Tensor();
-}
-inline const void* pointer(const Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
-
-inline bool is_vector(const OptionalTensor& t, const Tensor& x, const c10::SymInt& size) {
-  return !has(t) || (is_plain(*t) && t->dim() == 1 && t->sym_size(0) == size &&
-                     (t->scalar_type() == x.scalar_type() ||
-                      t->scalar_type() == compute_type(x.scalar_type())));
-}
-
-inline bool batch_norm_eligible(const Tensor& x, const OptionalTensor& weight,
-                                const OptionalTensor& bias, const OptionalTensor& mean,
-                                const OptionalTensor& var) {
-  return is_plain(x) && x.dim() >= 2 && x.dim() <= 5 && x.sym_numel() != 0 &&
-         is_vector(weight, x, x.sym_size(1)) && is_vector(bias, x, x.sym_size(1)) &&
-         is_vector(mean, x, x.sym_size(1)) && is_vector(var, x, x.sym_size(1)) &&
-         (!has(weight) || !has(bias) || weight->scalar_type() == bias->scalar_type());
-}
-
-// x as torch's batch_norm lays out its result.
-inline Tensor norm_layout(const Tensor& x) { return x.contiguous(x.suggest_memory_format()); }
-
-inline ops::BatchNormShape norm_shape(const Tensor& x) {
-  const bool last = x.dim() == 2 || x.suggest_memory_format() != at::MemoryFormat::Contiguous;
-  return {dtype_of(x), x.size(0), x.size(1), x.numel() / (x.size(0) * x.size(1)), last};
-}
-
-inline Tensor empty_norm(const Tensor& x) {
-  return at::empty_symint(x.sym_sizes(), x.options(), x.suggest_memory_format());
-}
 
 struct BatchNormActBackward {
   static constexpr const char* schema =
@@ -144,32 +25,11 @@ struct BatchNormActBackward {
                           const Tensor& given_var, double eps, bool training,
                           std::string_view activation, const OptionalTensor& scale,
                           std::array<bool, 3> wanted) {
-    const auto type = given_mean.scalar_type();
-    const Tensor v = x.to(type);
-    const auto dims = reduced_dims(x);
-    Tensor mean = given_mean, var = given_var;
-    if (training) std::tie(var, mean) = at::var_mean(v, dims, std::optional<at::Scalar>(0), false);
-    const Tensor root = at::rsqrt(var + eps), w = raise(weight, type), b = raise(bias, type);
-    const Tensor normal = (v - along(mean, 1, x)) * along(root, 1, x);
-    Tensor z = w.defined() ? normal * along(w, 1, x) : normal;
-    if (b.defined()) z = z + along(b, 1, x);
-    Tensor g = grad.to(type);
-    if (has(scale)) g = g * along(scale->to(type), 0, x);
-    g = activation_gradient(z, g, checked_activation("batch_norm_act_backward", activation));
-    const Tensor sum = at::sum(g, dims), product = at::sum(g * normal, dims);
-    Tensor grad_x, grad_weight, grad_bias;
-    if (wanted[0]) {
-      const Tensor slope = w.defined() ? w * root : root;
-      Tensor inner = g;
-      if (training) {
-        const c10::SymFloat count = (x.sym_numel() / x.sym_size(1));
-        inner = g - (along(sum, 1, x) + normal * along(product, 1, x)) / at::Scalar(count);
-      }
-      grad_x = (along(slope, 1, x) * inner).to(x.scalar_type());
-    }
-    if (wanted[1] && has(weight)) grad_weight = product.to(weight->scalar_type());
-    if (wanted[2] && has(bias)) grad_bias = sum.to(bias->scalar_type());
-    return {grad_x, grad_weight, grad_bias};
+    const auto act = checked_activation("batch_norm_act_backward", activation);
+    const NormValues norm(x, weight, bias, given_mean, given_var, eps, training);
+    Tensor g = grad.to(norm.type);
+    if (has(scale)) g = g * along(scale->to(norm.type), 0, x);
+    return norm.gradients(activation_gradient(norm.z, g, act), x, weight, bias, training, wanted);
   }
 
   static bool eligible(const Tensor& grad, const Tensor& x, const OptionalTensor& weight,
@@ -184,12 +44,8 @@ struct BatchNormActBackward {
   static Result meta(const Tensor&, const Tensor& x, const OptionalTensor& weight,
                      const OptionalTensor& bias, const Tensor&, const Tensor&, double, bool,
                      std::string_view, const OptionalTensor&, std::array<bool, 3> wanted) {
-    const auto like = [](const OptionalTensor& t) {
-      return at::empty_symint(t->sym_sizes(), t->options());
-    };
-    return {wanted[0] ? empty_norm(x) : Tensor(),
-            wanted[1] && has(weight) ? like(weight) : Tensor(),
-            wanted[2] && has(bias) ? like(bias) : Tensor()};
+    return {wanted[0] ? empty_norm(x) : Tensor(), empty_like_if(wanted[1], weight),
+            empty_like_if(wanted[2], bias)};
   }
 
   static Result cpu(const Tensor& grad, const Tensor& given, const OptionalTensor& weight,
@@ -248,13 +104,7 @@ struct BatchNormAct {
     Tensor y = activate(at::batch_norm(x, weight, bias, mean, var, training, 0, eps, true), act);
     if (has(scale)) y = y * along(*scale, 0, x);
     if (has(residual)) y = y + *residual;
-    const auto type = compute_type(x.scalar_type());
-    if (!training)
-      return {y, at::empty({0}, x.options().dtype(type).memory_format(std::nullopt)),
-              at::empty({0}, x.options().dtype(type).memory_format(std::nullopt))};
-    const Tensor v = x.detach().to(type);
-    const auto [batch_var, batch_mean] =
-        at::var_mean(v, reduced_dims(x), std::optional<at::Scalar>(0), false);
+    const auto [batch_mean, batch_var] = batch_statistics(x, training);
     return {y, batch_mean, batch_var};
   }
 

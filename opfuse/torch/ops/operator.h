@@ -10,6 +10,8 @@
 //                                as in torch::autograd::Function
 //   Backward                     a description of the backward operator, or void
 //   autocast(args…)              optional: arguments cast, to be called again
+//   autocast_inside(args…)       optional: true where no cast of arguments gives eager's results;
+//                                composite then runs with autocast on
 //   differentiable(args…)        optional: false sends gradients through composite
 //
 // A backward description has schema, composite, eligible, cpu and meta(args…), the results' shapes.
@@ -139,6 +141,9 @@ struct Kernels<Op, R(A...)> {
   }
 
   static R autocast(A... args) {
+    if constexpr (requires { Op::autocast_inside(args...); }) {
+      if (Op::autocast_inside(args...)) return Op::composite(args...);
+    }
     c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::AutocastCPU);
     return std::apply([](auto... cast) { return call_operator<Op, R, A...>(cast...); },
                       Op::autocast(args...));
