@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from ops_helpers import as_tuple, cotangents, differentiable, raised, run, tensors, trained
 
 from opfuse import cases, compositions, functional, library
 
@@ -56,43 +57,6 @@ def composed(case):
     return getattr(compositions, case.operator)
 
 
-def as_tuple(result):
-    return result if isinstance(result, tuple) else (result,)
-
-
-def tensors(arguments):
-    return {k: v for k, v in arguments.items() if isinstance(v, torch.Tensor)}
-
-
-def trained(arguments):
-    return {k: v for k, v in tensors(arguments).items() if v.requires_grad}
-
-
-def cotangents(results):
-    generator = torch.Generator().manual_seed(7)
-    return [
-        torch.randn(r.shape, generator=generator, dtype=torch.float64).to(r.dtype) for r in results
-    ]
-
-
-def run(function, arguments):
-    """Results and gradients by name."""
-    results = as_tuple(function(**arguments))
-    wanted = trained(arguments)
-    grads = torch.autograd.grad(results, list(wanted.values()), cotangents(results))
-    return {
-        **{f"result {i}": r.detach() for i, r in enumerate(results)},
-        **{f"gradient of {name}": g for name, g in zip(wanted, grads)},
-    }
-
-
-def raised(arguments):
-    return {
-        k: v.detach().double().requires_grad_(v.requires_grad) if isinstance(v, torch.Tensor) else v
-        for k, v in arguments.items()
-    }
-
-
 @pytest.mark.parametrize("level, dtype", RUNS, ids=str)
 @each_case
 def test_values_and_gradients_are_as_accurate_as_the_small_operators(case, level, dtype):
@@ -112,6 +76,9 @@ def test_values_and_gradients_are_as_accurate_as_the_small_operators(case, level
         extra = 1e-7 if case.values.get("hard") else 0.0
         # In fp64 both sides round, and sums are taken in another order.
         ulps = 64 if dtype == torch.float64 else 8
+        # Sums over results of a convolution: terms that are themselves sums, and cancel.
+        if case.operator == "batch_norm_act_depthwise" and name != "result 0":
+            ulps = max(ulps, 32)
         assert (error_new <= bound + (ulps * LOW[dtype] + extra) * scale).all(), name
 
 
@@ -204,13 +171,13 @@ def test_nan_and_infinity_stand_where_the_small_operators_have_them(case, dtype)
 @each_case
 def test_expanded_gradients_and_partly_wanted_gradients(case):
     arguments = case.arguments(torch.float64)
-    sum(r.sum() for r in as_tuple(fused(case)(**arguments))).backward()
+    sum(r.sum() for r in differentiable(as_tuple(fused(case)(**arguments)))).backward()
     every = {k: v.grad.clone() for k, v in trained(arguments).items()}
     for alone in every:
         only = case.arguments(torch.float64)
         for name, tensor in trained(only).items():
             tensor.requires_grad_(name == alone)
-        sum(r.sum() for r in as_tuple(fused(case)(**only))).backward()
+        sum(r.sum() for r in differentiable(as_tuple(fused(case)(**only)))).backward()
         torch.testing.assert_close(only[alone].grad, every[alone])
         assert all(v.grad is None for k, v in tensors(only).items() if k != alone)
 
@@ -220,7 +187,7 @@ def test_inputs_and_cotangents_are_not_written(case):
     arguments = case.arguments(torch.float32)
     before = {k: v.detach().clone() for k, v in tensors(arguments).items()}
     versions = {k: v._version for k, v in tensors(arguments).items()}
-    results = as_tuple(fused(case)(**arguments))
+    results = differentiable(as_tuple(fused(case)(**arguments)))
     given = cotangents(results)
     kept = [g.clone() for g in given]
     torch.autograd.grad(results, list(trained(arguments).values()), given)
@@ -244,17 +211,29 @@ def test_gradients_and_second_gradients_agree_with_finite_differences(case):
     assert torch.autograd.gradgradcheck(function, values, fast_mode=True)
 
 
+def dispatcher_arguments(case, given):
+    """The arguments of torch.ops.opfuse.NAME from those of the function of that name, which has the
+    signature of what it replaces: F.batch_norm, F.pad, layers.
+    """
+    names = {"reduce_weight": "reduce", "expand_weight": "expand"}
+    given = {names.get(k, k): v for k, v in given.items()}
+    if "training" in given:
+        training = given.pop("training")
+        mean, var = (given.pop(f"running_{k}", None) for k in ("mean", "var"))
+        given.pop("momentum", None)
+        given |= {"mean": None if training else mean, "var": None if training else var}
+    if "padding" in given:
+        for name, count in (("stride", 2), ("padding", 4)):
+            given[name] = [given[name]] * count if isinstance(given[name], int) else given[name]
+    return given
+
+
 @each_operator
 def test_the_dispatcher_finds_everything_that_torch_asks_for(case):
     operator = getattr(torch.ops.opfuse, case.operator).default
     for dtype in (torch.float32, torch.bfloat16):
         given = case.arguments(dtype)
-        if case.operator == "batch_norm_act":  # its function has the signature of F.batch_norm
-            given = {"mean": None, "var": None, **given}
-            del given["training"]
-        if case.operator == "depthwise_conv2d":  # and this one that of F.pad
-            given |= {"stride": [1, 1], "padding": [1, 1, 1, 1]}
-        torch.library.opcheck(operator, (), given)
+        torch.library.opcheck(operator, (), dispatcher_arguments(case, given))
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
@@ -314,7 +293,8 @@ def test_checkpointing_gives_the_same_gradients(case):
 def test_exports_and_runs_again(case):
     class Module(torch.nn.Module):
         def forward(self, *values):
-            return fused(case)(**dict(zip(names, values)), **case.values)
+            absent = dict.fromkeys(case.shapes)
+            return fused(case)(**{**absent, **dict(zip(names, values)), **case.values})
 
     given = tensors(case.arguments(torch.float32, requires_grad=False))
     names, values = tuple(given), tuple(given.values())
@@ -371,61 +351,3 @@ def test_the_environment_chooses_the_level():
     env = {**os.environ, "OPFUSE_ISA": "generic", "PYTHONPATH": str(ROOT / "python")}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.stdout.strip() == "generic", done.stderr
-
-
-def copies(values):
-    return {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in values.items()}
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_batch_norm_updates_running_statistics_as_torch_does(dtype, layout):
-    x = (3 + torch.randn(8, 6, 5, 5)).to(dtype).to(memory_format=layout)
-    buffers = {"running_mean": torch.randn(6), "running_var": torch.rand(6) + 0.5}
-    buffers = {
-        k: v.to(torch.float64 if dtype == torch.float64 else torch.float32)
-        for k, v in buffers.items()
-    }
-    new, old = copies(buffers), copies(buffers)
-    functional.batch_norm_act(x, **new, training=True, momentum=0.3, activation="silu")
-    compositions.batch_norm_act(x, **old, training=True, momentum=0.3, activation="silu")
-    for name in buffers:
-        torch.testing.assert_close(new[name], old[name], rtol=1e-5, atol=1e-5)
-
-
-def test_batch_norm_takes_float32_parameters_beside_bfloat16():
-    x = torch.randn(4, 16, 5, 5).bfloat16().requires_grad_()
-    given = {
-        "weight": torch.randn(16, requires_grad=True),
-        "bias": torch.randn(16, requires_grad=True),
-    }
-    given = {"x": x, **given, "training": True, "activation": "silu"}
-    new = run(functional.batch_norm_act, given)
-    old = run(compositions.batch_norm_act, given)
-    assert [v.dtype for v in new.values()] == [v.dtype for v in old.values()]
-    truth = run(compositions.batch_norm_act, raised(given))
-    for name in new:
-        bound = 2 * (old[name] - truth[name]).abs().max() + 2**-8
-        assert (new[name] - truth[name]).abs().max() <= bound, name
-
-
-def test_batch_norm_far_from_zero_keeps_its_variance():
-    x = 1000 + torch.randn(16, 4, 9, 9)
-    for layout in (torch.contiguous_format, torch.channels_last):
-        var = torch.zeros(4)
-        functional.batch_norm_act(
-            x.to(memory_format=layout), None, var, training=True, momentum=1.0
-        )
-        torch.testing.assert_close(var, x.double().var((0, 2, 3)).float(), rtol=1e-4, atol=0)
-
-
-def test_batch_norm_of_one_value_a_channel_is_refused_as_torch_refuses_it():
-    with pytest.raises(ValueError, match="more than 1 value per channel"):
-        functional.batch_norm_act(torch.randn(1, 3, 1, 1), training=True)
-
-
-def test_a_scale_that_is_trained_gets_its_gradient():
-    x, scale = torch.randn(3, 4, 2, 2, dtype=torch.float64), torch.rand(3, dtype=torch.float64)
-    given = {"x": x.requires_grad_(), "scale": scale.requires_grad_(), "training": True}
-    new, old = run(functional.batch_norm_act, given), run(compositions.batch_norm_act, given)
-    torch.testing.assert_close(new, old)

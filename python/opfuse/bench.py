@@ -31,6 +31,7 @@ def call(function: Callable, arguments: dict, backward: bool) -> None:
     if not backward:
         return
     results = result if isinstance(result, tuple) else (result,)
+    results = tuple(r for r in results if r.requires_grad)  # statistics have no gradient
     trained = [v for v in arguments.values() if isinstance(v, torch.Tensor) and v.requires_grad]
     torch.autograd.grad(results, trained, ones_like(results))
 

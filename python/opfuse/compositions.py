@@ -78,6 +78,55 @@ def batch_norm_act(
     return y if residual is None else y + residual
 
 
+def batch_norm_act_se(
+    x,
+    running_mean,
+    running_var,
+    weight,
+    bias,
+    training,
+    momentum,
+    eps,
+    activation,
+    reduce_weight,
+    reduce_bias,
+    expand_weight,
+    expand_bias,
+    reduce_activation="silu",
+    hard=False,
+    statistics=None,
+):
+    a = batch_norm_act(
+        x, running_mean, running_var, weight, bias, training, momentum, eps, activation
+    )
+    hidden = F.conv2d(a.mean((2, 3), keepdim=True), reduce_weight, reduce_bias)
+    gate = F.conv2d(ACTIVATIONS[reduce_activation](hidden), expand_weight, expand_bias)
+    return a * (F.hardsigmoid(gate) if hard else torch.sigmoid(gate))
+
+
+def batch_norm_act_depthwise(
+    x,
+    running_mean,
+    running_var,
+    weight,
+    bias,
+    training,
+    momentum,
+    eps,
+    activation,
+    filters,
+    stride=1,
+    padding=0,
+):
+    a = batch_norm_act(
+        x, running_mean, running_var, weight, bias, training, momentum, eps, activation
+    )
+    y = depthwise_conv2d(a, filters, None, stride, padding)
+    raised = y.detach() if y.dtype == torch.float64 else y.detach().float()
+    var, mean = torch.var_mean(raised, (0, 2, 3), correction=0)
+    return y, mean, var
+
+
 def depthwise_conv2d(x, weight, bias=None, stride=1, padding=0):
     step = (stride, stride) if isinstance(stride, int) else stride
     sides = [padding] * 4 if isinstance(padding, int) else padding

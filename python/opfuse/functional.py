@@ -27,6 +27,8 @@ _add_rms_norm = _ops.opfuse.add_rms_norm.default
 _rope = _ops.opfuse.rope.default
 _sigmoid_gate = _ops.opfuse.sigmoid_gate.default
 _batch_norm_act = _ops.opfuse.batch_norm_act.default
+_batch_norm_act_se = _ops.opfuse.batch_norm_act_se.default
+_batch_norm_act_depthwise = _ops.opfuse.batch_norm_act_depthwise.default
 _depthwise_conv2d = _ops.opfuse.depthwise_conv2d.default
 
 
@@ -134,13 +136,109 @@ def batch_norm_act(
         )[0]
     _torch.nn.functional._verify_batch_size(x.size())
     y, mean, var = _batch_norm_act(x, weight, bias, None, None, eps, activation, scale, residual)
+    _update_running(running_mean, running_var, mean, var, x, momentum)
+    return y
+
+
+def _update_running(running_mean, running_var, mean, var, x, momentum) -> None:
+    """As F.batch_norm does in training; `var` is the biased one."""
     with _torch.no_grad():
         if running_mean is not None:
             running_mean.mul_(1 - momentum).add_(mean, alpha=momentum)
         if running_var is not None:
             count = x.numel() // x.size(1)
             running_var.mul_(1 - momentum).add_(var, alpha=momentum * count / (count - 1))
+
+
+def batch_norm_act_se(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    activation: str,
+    reduce_weight: Tensor,
+    reduce_bias: Tensor | None,
+    expand_weight: Tensor,
+    expand_bias: Tensor | None,
+    reduce_activation: str = "silu",
+    hard: bool = False,
+    statistics: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    """Batch norm, activation and squeeze-and-excitation in one. With `a = batch_norm_act(x, …)`:
+
+    `a * sigmoid(conv2d(act(conv2d(a.mean((2, 3), keepdim=True), reduce…)), expand…))`
+
+    x is (N, C, H, W), best in channels_last (otherwise it is copied); reduce_weight (R, C, 1, 1),
+    expand_weight (C, R, 1, 1); the first eight arguments are those of F.batch_norm, activations
+    those of `batch_norm_act`, `reduce_activation` the one between the convolutions; hard=True takes
+    F.hardsigmoid. `statistics`: in training, mean and biased variance of x where they are known
+    already (`batch_norm_act_depthwise` returns those of its result); they are not computed again
+    and must be x's own. Class E1. Saves x, the statistics and three matrices of (N, C) and (N, R).
+    Threads share the samples. Raises ValueError for another activation, and where F.batch_norm
+    does.
+
+    Example: `batch_norm_act_se(torch.randn(2, 8, 4, 4), None, None, None, None, True, 0.1, 1e-3,
+    "silu", torch.randn(2, 8, 1, 1), None, torch.randn(8, 2, 1, 1), None)`
+    """
+    layers = (reduce_weight, reduce_bias, expand_weight, expand_bias, reduce_activation, hard)
+    if not training:
+        return _batch_norm_act_se(
+            x, weight, bias, running_mean, running_var, eps, activation, *layers
+        )[0]
+    _torch.nn.functional._verify_batch_size(x.size())
+    known = (None, None) if statistics is None else statistics
+    y, mean, var, *_ = _batch_norm_act_se(
+        x, weight, bias, None, None, eps, activation, *layers, *known
+    )
+    _update_running(running_mean, running_var, mean, var, x, momentum)
     return y
+
+
+def batch_norm_act_depthwise(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    activation: str,
+    filters: Tensor,
+    stride: int | tuple[int, int] = 1,
+    padding: int | tuple[int, int, int, int] = 0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Batch norm, activation and depthwise convolution in one; returns (y, mean, variance of y).
+
+    `y = depthwise_conv2d(batch_norm_act(x, …), filters, None, stride, padding)`
+
+    x is (N, C, H, W), best in channels_last (otherwise it is copied); filters (C, 1, K, K), the
+    kernel wants K up to 7; the first eight arguments are those of F.batch_norm, `activation` as of
+    `batch_norm_act`, stride and padding as of `depthwise_conv2d`. The activated values are never in
+    memory: a few rows of them are kept in cache. The second and third result, (C,), are the mean
+    and biased variance of y per channel, for the norm that follows; they have no gradient. Class
+    E1. Saves x, the statistics and the filters. Threads share the samples.
+
+    Example: `y, mean, var = batch_norm_act_depthwise(torch.randn(2, 8, 5, 5), None, None, None,
+    None, True, 0.1, 1e-3, "silu", torch.randn(8, 1, 3, 3), 1, 1)`
+    """
+    step = (stride, stride) if isinstance(stride, int) else stride
+    sides = (padding, padding, padding, padding) if isinstance(padding, int) else padding
+    if not training:
+        y, _, _, y_mean, y_var = _batch_norm_act_depthwise(
+            x, weight, bias, running_mean, running_var, eps, activation, filters, step, sides
+        )
+        return y, y_mean, y_var
+    _torch.nn.functional._verify_batch_size(x.size())
+    y, mean, var, y_mean, y_var = _batch_norm_act_depthwise(
+        x, weight, bias, None, None, eps, activation, filters, step, sides
+    )
+    _update_running(running_mean, running_var, mean, var, x, momentum)
+    return y, y_mean, y_var
 
 
 def depthwise_conv2d(
