@@ -1,0 +1,152 @@
+#include "queue.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/record_function.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace standin {
+namespace {
+
+struct Task {
+  std::string name;
+  std::function<void()> run;
+};
+
+class Queue {
+ public:
+  void put(Task task) {
+    drop_done();
+    std::lock_guard lock(mutex_);
+    if (!started_) {
+      std::thread([this] { work(); }).detach();
+      started_ = true;
+    }
+    tasks_.push_back(std::move(task));
+    changed_.notify_all();
+  }
+
+  void wait() {
+    {
+      std::unique_lock lock(mutex_);
+      ++synchronizations_;
+      changed_.wait(lock, [this] { return tasks_.empty() && !busy_; });
+    }
+    drop_done();
+    std::lock_guard lock(mutex_);
+    if (std::exception_ptr failure = std::exchange(failure_, nullptr)) {
+      std::rethrow_exception(failure);
+    }
+  }
+
+  void set_duration(const std::string& name, double seconds) {
+    std::lock_guard lock(mutex_);
+    durations_[name] = seconds;
+  }
+
+  long synchronizations() {
+    std::lock_guard lock(mutex_);
+    return synchronizations_;
+  }
+
+ private:
+  void work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return !tasks_.empty(); });
+      Task task = std::move(tasks_.front());
+      tasks_.pop_front();
+      busy_ = true;
+      const auto found = durations_.find(task.name);
+      const double seconds = found == durations_.end() ? 0 : found->second;
+      lock.unlock();
+      run(task, seconds);
+      lock.lock();
+      busy_ = false;
+      done_.push_back(std::move(task));
+      changed_.notify_all();
+    }
+  }
+
+  void run(Task& task, double seconds) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const at::DisableRecordFunctionGuard unseen;  // a device's kernels are not the host's operators
+    try {
+      task.run();
+    } catch (...) {
+      std::lock_guard lock(mutex_);
+      if (!failure_) {
+        failure_ = std::current_exception();
+      }
+    }
+    std::this_thread::sleep_until(end);
+  }
+
+  // Tensors end on the threads of the program, as on a device: one with a Python object wants the
+  // GIL.
+  void drop_done() {
+    std::deque<Task> done;
+    {
+      std::lock_guard lock(mutex_);
+      done.swap(done_);
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Task> tasks_;
+  std::deque<Task> done_;
+  std::map<std::string, double> durations_;
+  std::exception_ptr failure_;
+  long synchronizations_ = 0;
+  bool started_ = false;
+  bool busy_ = false;
+};
+
+Queue& queue() {
+  static Queue* const queue = new Queue;  // its thread may outlive the destructors of statics
+  return *queue;
+}
+
+}  // namespace
+
+void enqueue(const std::string& name, std::function<void()> task) {
+  queue().put({name, std::move(task)});
+}
+void synchronize() { queue().wait(); }
+void set_duration(const std::string& name, double seconds) { queue().set_duration(name, seconds); }
+long synchronizations() { return queue().synchronizations(); }
+
+}  // namespace standin
+
+extern "C" {
+
+/// 0, or -1 when a kernel failed: its message is then in standin_error().
+int standin_synchronize();
+const char* standin_error();
+void standin_set_duration(const char* name, double seconds) {
+  standin::set_duration(name, seconds);
+}
+long standin_synchronizations() { return standin::synchronizations(); }
+
+static thread_local std::string error;
+
+int standin_synchronize() {
+  try {
+    standin::synchronize();
+    return 0;
+  } catch (const std::exception& failure) {
+    error = failure.what();
+    return -1;
+  }
+}
+const char* standin_error() { return error.c_str(); }
+}
