@@ -8,6 +8,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "opfuse/torch/host_memory.h"
 #include "opfuse/torch/python_frames.h"
 #include "opfuse/torch/recorder_hash.h"
 #include "opfuse/torch/recorder_values.h"
@@ -41,8 +42,9 @@ void gather(const at::Tensor& tensor, uint8_t* out) {
 
 }  // namespace
 
-uint64_t hash_tensor(const at::Tensor& tensor) {
-  if (!tensor.defined()) return 0;
+uint64_t hash_tensor(const at::Tensor& given) {
+  if (!given.defined()) return 0;
+  const at::Tensor tensor = on_host(given);
   const int64_t bytes = tensor.numel() * tensor.element_size();
   if (bytes == 0) return hash_bytes(nullptr, 0);
   if (tensor.is_non_overlapping_and_dense()) return hash_bytes(tensor.const_data_ptr(), bytes);
@@ -51,7 +53,8 @@ uint64_t hash_tensor(const at::Tensor& tensor) {
   return hash_bytes(elements.data(), bytes);
 }
 
-at::Tensor copy_tensor(const at::Tensor& tensor) {
+at::Tensor copy_tensor(const at::Tensor& given) {
+  const at::Tensor tensor = on_host(given);
   const bool dense = tensor.is_non_overlapping_and_dense();
   at::Tensor copy(
       dense ? at::detail::empty_strided_cpu(tensor.sizes(), tensor.strides(), tensor.scalar_type())

@@ -8,6 +8,7 @@
 #include <ATen/core/ivalue.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -39,7 +40,8 @@ struct Record {
   std::vector<Call> calls;
   std::vector<at::Tensor>
       snapshots;  // per storage row: bytes (kByte) at first sight, undefined if not external
-  graph::SchemaTable extra_schemas;  // custom operators that the built-in table does not know
+  std::map<int32_t, c10::Device> devices;  // of storages with bytes above that are not the CPU's
+  graph::SchemaTable extra_schemas;        // custom operators that the built-in table does not know
   bool with_values = false;
   bool complete = true;  // false: the cap was reached, see table.losses
   int64_t snapshot_bytes = 0;

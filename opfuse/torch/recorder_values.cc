@@ -88,16 +88,26 @@ void ValueCapture::stop_values(const std::string& reason) {
   log_->pokes.clear();
 }
 
-at::Tensor ValueCapture::copy_storage(const c10::StorageImpl& impl) {
-  const int64_t bytes = static_cast<int64_t>(impl.nbytes());
+at::Tensor ValueCapture::copy_storage(const HostBytes& from) {
+  const int64_t bytes = static_cast<int64_t>(from.size);
   if (max_bytes_ >= 0 && record_->snapshot_bytes + bytes > max_bytes_) {
     stop_values("snapshots need more than the " + std::to_string(max_bytes_) + " bytes allowed");
     return {};
   }
   record_->snapshot_bytes += bytes;
   at::Tensor copy = snapshots_.allocate(bytes);
-  std::memcpy(copy.mutable_data_ptr(), impl.data(), static_cast<size_t>(bytes));
+  if (bytes > 0) std::memcpy(copy.mutable_data_ptr(), from.data, from.size);
   return copy;
+}
+
+HostBytes ValueCapture::readable_bytes(const c10::StorageImpl& impl) {
+  HostBytes bytes = host_bytes(impl);
+  if (!bytes.readable()) stop_values("a tensor without memory on " + impl.device().str());
+  return bytes;
+}
+
+void ValueCapture::note_device(int32_t storage, const c10::StorageImpl& impl) {
+  if (!impl.device().is_cpu()) record_->devices.insert_or_assign(storage, impl.device());
 }
 
 void ValueCapture::take_snapshot(int32_t storage, const c10::StorageImpl& impl) {
@@ -105,9 +115,12 @@ void ValueCapture::take_snapshot(int32_t storage, const c10::StorageImpl& impl) 
   state.known = true;
   record_->table.storages[storage].external = true;
   if (!values_) return;
-  at::Tensor copy = copy_storage(impl);
+  const HostBytes bytes = readable_bytes(impl);
+  if (!values_) return;
+  at::Tensor copy = copy_storage(bytes);
   if (!copy.defined()) return;
-  state.hash = hash_bytes(copy.const_data_ptr(), impl.nbytes());
+  note_device(storage, impl);
+  state.hash = hash_bytes(copy.const_data_ptr(), bytes.size);
   state.hash_known = true;
   state.epoch = epoch_;
   record_->snapshots[storage] = std::move(copy);
@@ -116,7 +129,9 @@ void ValueCapture::take_snapshot(int32_t storage, const c10::StorageImpl& impl) 
 void ValueCapture::note_outside_write(int32_t event, int32_t storage,
                                       const c10::StorageImpl& impl) {
   if (values_) {
-    at::Tensor copy = copy_storage(impl);
+    const HostBytes bytes = readable_bytes(impl);
+    at::Tensor copy = values_ ? copy_storage(bytes) : at::Tensor();
+    if (copy.defined()) note_device(storage, impl);
     if (copy.defined()) log_->pokes.push_back({event, storage, std::move(copy)});
   }
   record_->table.outside_writes.push_back({event, storage});
@@ -160,10 +175,6 @@ void ValueCapture::see_input(int32_t event, const at::Tensor& tensor, bool overw
   const c10::StorageImpl& impl = *tensor.storage().unsafeGetStorageImpl();
   StorageState& state = states_[storage];
   const size_t bytes = impl.nbytes();
-  const bool readable = tensor.device().is_cpu() && (bytes == 0 || impl.data() != nullptr);
-  if (values_ && !readable)
-    stop_values(tensor.device().is_cpu() ? "a tensor without memory"
-                                         : "a tensor on " + tensor.device().str());
   const bool first_sight = !state.known;
   const bool hidden_product = first_sight && state.inside_leaf && state.clone_result;
   if (first_sight) {
@@ -180,7 +191,9 @@ void ValueCapture::see_input(int32_t event, const at::Tensor& tensor, bool overw
   } else if (state.epoch == epoch_ || bytes == 0 || (!state.hash_known && overwritten)) {
     return;
   }
-  const uint64_t hash = hash_bytes(impl.data(), bytes);
+  const HostBytes now = readable_bytes(impl);
+  if (!values_) return;
+  const uint64_t hash = hash_bytes(now.data, now.size);
   const bool changed = !first_sight && (!state.hash_known || hash != state.hash);
   state.hash = hash;
   state.hash_known = true;
@@ -225,8 +238,6 @@ void ValueCapture::see_result(int32_t event, const OperatorInfo& op, const at::T
   if (op.adopts_storage) return state.known ? void() : take_snapshot(storage, impl);
   state.known = true;
   if (!values_) return;
-  if (!tensor.device().is_cpu() || (impl.nbytes() > 0 && impl.data() == nullptr))
-    return stop_values("a result outside the memory of the CPU");
   state.bytes = impl.nbytes();
   if (op.leaves_uninitialised) {
     state.hash_known = false;
@@ -235,8 +246,10 @@ void ValueCapture::see_result(int32_t event, const OperatorInfo& op, const at::T
   const bool whole = tensor.storage_offset() == 0 && tensor.is_non_overlapping_and_dense() &&
                      tensor.numel() * tensor.element_size() == static_cast<int64_t>(impl.nbytes());
   if (std::find(seen_.begin(), seen_.end(), storage) == seen_.end()) {
+    const HostBytes made = readable_bytes(impl);
+    if (!values_) return;
     seen_.push_back(storage);
-    state.hash = hash_bytes(impl.data(), impl.nbytes());
+    state.hash = hash_bytes(made.data, made.size);
     state.hash_known = true;
     state.epoch = epoch_;
   }
@@ -244,6 +257,7 @@ void ValueCapture::see_result(int32_t event, const OperatorInfo& op, const at::T
   for (size_t i = hashes.size(); i > 0 && hashes[i - 1].event == event; --i)
     if (hashes[i - 1].row == row) return;
   hashes.push_back({event, row, whole ? state.hash : hash_tensor(tensor)});
+  if (op.flags & trace::kRandom) note_device(storage, impl);
   if (op.flags & trace::kRandom) log_->random_results.push_back({event, row, copy_tensor(tensor)});
 }
 
@@ -255,8 +269,10 @@ void ValueCapture::find_undeclared_write(int32_t event, const at::Tensor& tensor
   seen_.push_back(storage);
   StorageState& state = states_[storage];
   const c10::StorageImpl& impl = *tensor.storage().unsafeGetStorageImpl();
-  if (!state.hash_known || impl.nbytes() == 0 || impl.data() == nullptr) return;
-  uint64_t hash = hash_bytes(impl.data(), impl.nbytes());
+  if (!state.hash_known || impl.nbytes() == 0) return;
+  const HostBytes bytes = readable_bytes(impl);
+  if (!values_) return;
+  const uint64_t hash = hash_bytes(bytes.data, bytes.size);
   if (hash == state.hash) return;
   state.hash = hash;
   state.epoch = epoch_;

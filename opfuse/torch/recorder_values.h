@@ -2,7 +2,8 @@
 // Which storages existed before the step, and (values mode) what they held: snapshots at first
 // sight, hashes of what each leaf operator made or wrote, bytes that changed behind the recorder's
 // back. Fed by the recorder with the leaf operators that are not inside another leaf. Reads memory
-// of CPU tensors directly; calls no operator. Not locked: the recorder's mutex guards it.
+// of CPU tensors directly, of others by a copy; calls no operator that anybody sees. Not locked:
+// the recorder's mutex guards it.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
@@ -12,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "opfuse/torch/host_memory.h"
 #include "opfuse/torch/record.h"
 #include "opfuse/torch/recorder_rows.h"
 
@@ -76,7 +78,9 @@ class ValueCapture {
   void take_snapshot(int32_t storage, const c10::StorageImpl& impl);
   void note_outside_write(int32_t event, int32_t storage, const c10::StorageImpl& impl);
   void find_undeclared_write(int32_t event, const at::Tensor& tensor);
-  at::Tensor copy_storage(const c10::StorageImpl& impl);
+  at::Tensor copy_storage(const HostBytes& from);
+  HostBytes readable_bytes(const c10::StorageImpl& impl);  // else ends the capture of values
+  void note_device(int32_t storage, const c10::StorageImpl& impl);
   void stop_values(const std::string& reason);
 
   Record* record_;
@@ -90,7 +94,7 @@ class ValueCapture {
   std::vector<int32_t> seen_;         // storages of the current call
 };
 
-// Elements with the same strides when the tensor is dense, else contiguous. CPU only.
+// Elements on the host with the same strides when the tensor is dense, else contiguous.
 at::Tensor copy_tensor(const at::Tensor& tensor);
 
 }  // namespace opfuse::torch_bridge

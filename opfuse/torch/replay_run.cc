@@ -1,13 +1,9 @@
 #include "opfuse/torch/replay_run.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
-#include <ATen/record_function.h>
-#include <c10/core/GradMode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 #include <chrono>
@@ -17,6 +13,8 @@
 #include <tuple>
 
 #include "opfuse/base/check.h"
+#include "opfuse/torch/host_memory.h"
+#include "opfuse/torch/quiet.h"
 #include "opfuse/torch/replay_allocator.h"
 #include "opfuse/torch/replay_values.h"
 
@@ -29,16 +27,6 @@ using graph::Node;
 using graph::NodeId;
 using graph::ValueId;
 using Clock = std::chrono::steady_clock;
-
-// Below autograd and everything that watches operators.
-struct Quiet {
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
-  at::DisableRecordFunctionGuard no_recording;
-  c10::AutoGradMode no_grad{false};
-  c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
-  c10::impl::ExcludeDispatchKeyGuard no_modes{
-      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot})};
-};
 
 class GeneratorState {
  public:
@@ -163,7 +151,8 @@ class Run {
     for (const auto& [row, recorded] : call.random_results) {
       const int slot = values_.slot_for_row(row);
       if (slot == kNone) continue;
-      at::Tensor tensor = recorded.to(values_.stored_dtype(recorded.scalar_type()));
+      at::Tensor tensor = recorded.to(values_.stored_dtype(recorded.scalar_type()))
+                              .to(values_.device_of(values_.slot(slot).storage));
       if (values_.has_memory(values_.slot(slot))) {
         values_.get(slot).copy_(tensor);
       } else {
@@ -192,6 +181,7 @@ class Run {
     torch::jit::Stack stack;
     try {
       stack = make_stack(operation, source, options_.f64, result);
+      if (options_.f64) use_host(&stack);
       operation.op->callBoxed(stack);
     } catch (const c10::OutOfMemoryError&) {
       throw;
@@ -209,25 +199,44 @@ class Run {
     }
   }
 
+  // The truth is computed on the CPU: devices may have no fp64.
+  static void use_host(torch::jit::Stack* stack) {
+    for (c10::IValue& value : *stack)
+      if (value.isDevice()) value = c10::Device(c10::kCPU);
+  }
+
   static std::string first_line(const std::exception& error) {
     const std::string text = error.what();
     return text.substr(0, text.find('\n'));
+  }
+
+  // Where an operator without a kernel of the CPU runs: a vendor's, on the vendor's device.
+  c10::Device home_of(const c10::OperatorHandle& op) const {
+    for (const auto& [storage, device] : record_.devices) {
+      const c10::DispatchKey key =
+          device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::PrivateUse1;
+      if (!op.hasKernelForDispatchKey(c10::DispatchKey::CPU) && op.hasKernelForDispatchKey(key))
+        return device;
+    }
+    return c10::Device(c10::kCPU);
   }
 
   // No kernel for double: cast the arguments down, run, cast the results up.
   torch::jit::Stack run_in_recorded_dtype(const Operation& operation, c10::ScalarType result,
                                           const std::string& why) {
     std::vector<std::pair<ValueId, at::Tensor>> lowered;
+    const c10::Device home = home_of(*operation.op);
     const TensorSource source = [&](ValueId id) {
       at::Tensor tensor = values_.value(id);
       if (!tensor.defined() || values_.slot_of(id) == kNone) return tensor;
-      tensor = tensor.to(values_.slot(values_.slot_of(id)).dtype, false, true);
+      tensor = tensor.to(home, values_.slot(values_.slot_of(id)).dtype, false, true);
       lowered.emplace_back(id, tensor);
       return tensor;
     };
     torch::jit::Stack stack;
     try {
       stack = make_stack(operation, source, false, result);
+      if (home.is_cpu()) use_host(&stack);
       operation.op->callBoxed(stack);
     } catch (const c10::OutOfMemoryError&) {
       throw;
@@ -245,7 +254,7 @@ class Run {
       at::Tensor up = tensor;
       for (const auto& [id, low] : lowered)
         if (tensor.defined() && low.is_same(tensor)) up = values_.value(id);
-      if (up.defined()) up = up.to(raised(up.scalar_type()));
+      if (up.defined()) up = on_host(up).to(raised(up.scalar_type()));
       results.emplace_back(std::move(up));
     }
     return results;
@@ -343,7 +352,7 @@ Result<TensorView> ReplayEvaluation::value(ValueId id) const {
   at::Tensor& tensor = contiguous_[id];
   if (!tensor.defined()) {
     Quiet quiet;
-    tensor = found->second.contiguous();
+    tensor = on_host(found->second).contiguous();
   }
   return view_of(tensor);
 }

@@ -154,6 +154,11 @@ c10::ScalarType ReplayValues::stored_dtype(c10::ScalarType dtype) const {
   return options_.f64 ? raised(dtype) : dtype;
 }
 
+c10::Device ReplayValues::device_of(int32_t storage) const {
+  const auto found = record_.devices.find(storage);
+  return options_.f64 || found == record_.devices.end() ? c10::Device(c10::kCPU) : found->second;
+}
+
 bool ReplayValues::has_snapshot(int32_t storage) const {
   return static_cast<size_t>(storage) < record_.snapshots.size() &&
          record_.snapshots[storage].defined();
@@ -172,11 +177,14 @@ at::Tensor ReplayValues::base_of(const Slot& slot) {
     if (!has_snapshot(slot.storage))
       fail("the record holds no bytes of storage " + std::to_string(slot.storage) + " " +
            graph_.storages[slot.storage].label + " that the step reads");
-    base = from_bytes(record_.snapshots[slot.storage], slot.dtype, written_[slot.storage]);
+    const c10::Device device = device_of(slot.storage);
+    const bool copy = written_[slot.storage] && device.is_cpu();
+    base = from_bytes(record_.snapshots[slot.storage], slot.dtype, copy);
     if (options_.perturb_seed != 0 && !slot.wrapped && c10::isFloatingType(slot.dtype)) {
-      if (!options_.f64 && !written_[slot.storage]) base = base.clone();
+      if (!options_.f64 && !copy) base = base.clone();
       perturb(base, static_cast<uint64_t>(options_.perturb_seed) * 1000003 + slot.storage);
     }
+    if (!device.is_cpu()) base = base.to(device);
   }
   return base;
 }
@@ -208,7 +216,7 @@ void ReplayValues::overwrite(int32_t storage, const at::Tensor& bytes) {
   const std::vector<int>& bound = bound_by_storage_[storage];
   const at::Tensor fresh = from_bytes(bytes, dtype_of_storage(storage), true);
   if (bound.empty()) {
-    bases_[storage] = fresh;
+    bases_[storage] = fresh.to(device_of(storage));
   } else {
     at::as_strided(bound_[bound.front()], {fresh.numel()}, {1}, 0).copy_(fresh);
   }

@@ -64,6 +64,8 @@ class ReplayValues {
   void overwrite(int32_t storage, const at::Tensor& bytes);
   // As the replay stores it: raised in fp64.
   c10::ScalarType stored_dtype(c10::ScalarType dtype) const;
+  // Where the replay puts an external storage: where it was; in fp64, on the CPU.
+  c10::Device device_of(int32_t storage) const;
 
  private:
   int slot_for(const graph::Value& value);
