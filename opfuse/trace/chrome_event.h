@@ -2,20 +2,27 @@
 // One event of a Chrome trace: from its brace to the closing one, into a row of the TraceFile.
 // Internal to trace/.
 
+#include <array>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "opfuse/trace/event_layouts.h"
 #include "opfuse/trace/json_text.h"
 #include "opfuse/trace/json_walker.h"
 #include "opfuse/trace/trace_file.h"
 
 namespace opfuse::trace {
 
+const char* skip_space(const char* p);
+bool is_event_key(std::string_view key);
+
 class ChromeEvents : public ObjectReader {
  public:
-  ChromeEvents(const JsonWindow* window, TraceFile* file) : window_(*window), file_(*file) {}
+  ChromeEvents(const JsonWindow* window, TraceFile* file) : window_(*window), file_(*file) {
+    recent_threads_.fill(kNone);
+  }
 
   Scan scan(const char** at) override;
   bool looks_like_event(const char* at) const override;
@@ -42,8 +49,9 @@ class ChromeEvents : public ObjectReader {
     PythonDetail python;
   };
 
-  bool member(const char** at, std::string_view key);
-  bool argument(const char** at, std::string_view key);
+  void begin();
+  bool scan_known(const char** at);
+  bool value(const char** at, Member member);
 
   // Values, from *at to behind them: false when the text ends or is no value (scan_ says which).
   bool text(const char** at, Text* value);
@@ -57,9 +65,10 @@ class ChromeEvents : public ObjectReader {
   bool raw(const char** at, StringId* id);  // lists as they are, strings decoded
   bool number_or_text(const char** at, int64_t* number, StringId* text);
   bool phase(const char** at);
-  bool category(const char** at);
   bool key(const char** at, std::string_view* name);
-  bool object(const char** at, bool (ChromeEvents::*member)(const char**, std::string_view));
+  bool object(const char** at, Member (*find)(std::string_view));
+  bool skip_list(const char** at);
+  void keep_lists();
   bool stray_quote(Text* value);
 
   StringId intern(const Text& value);
@@ -82,10 +91,20 @@ class ChromeEvents : public ObjectReader {
   Scan scan_ = Scan::kDone;
   const char* event_ = nullptr;
   std::vector<std::pair<LossKind, const char*>> pending_;
-  std::vector<FileKind> kinds_;  // by category
+  EventLayouts layouts_;
+  // Lists of arguments come back together: one look-up finds the ids of all of an event's.
+  struct Lists {
+    StringId ids[4] = {};
+  };
+  std::vector<SeenMember> lists_;  // of the event that is read
+  StringPool spans_;               // from the first list to the end of the last
+  std::vector<Lists> lists_of_span_;
+  std::vector<SeenMember> seen_;  // of the event that is read member by member
+  std::vector<FileKind> kinds_;   // by category
   StringId last_category_ = 0;
   uint8_t last_category_row_ = 0;
   int32_t last_thread_ = kNone;
+  std::array<int32_t, 64> recent_threads_;             // rows by pid and tid
   std::unordered_multimap<int64_t, int32_t> threads_;  // rows by tid
 };
 

@@ -41,11 +41,13 @@ class StringPool {
   struct Slot {
     uint32_t tag = 0;
     StringId id = ~StringId{0};  // none
+    const char* text = nullptr;  // in blocks_, behind its length
   };
 
   static uint64_t hash_of(std::string_view text);
   size_t slot_of(std::string_view text, uint64_t hash) const;
   std::string_view keep(std::string_view text);
+  static uint32_t length_of(const char* text);
   void grow();
 
   std::vector<std::string_view> texts_;  // into blocks_
@@ -142,7 +144,8 @@ struct ArgumentRow {
   std::vector<int32_t> tensors;
   std::vector<int64_t> ints;    // kBool, kInt: one element; kIntList, kBoolList
   std::vector<double> doubles;  // kDouble: one; kDoubleList; kComplex: two
-  StringId text = 0;            // kString, kDevice; kOpaque: the type's name
+  StringId text = 0;            // kString, kDevice; kOpaque: the type's name, empty where the file
+                                // says only that it is no tensor, number or list
 };
 
 // Source position of a frame. Lines are 1-based, columns are 0-based UTF-8 byte offsets as Python's
@@ -204,6 +207,13 @@ struct KernelRow {
   int64_t bytes = -1;  // moved, of copies
 };
 
+// A call of the host that waits for the device (cudaStreamSynchronize, a blocking copy), from trace
+// files.
+struct WaitRow {
+  int64_t start_ns = 0, dur_ns = 0;
+  int32_t device = -1, stream = -1;  // -1: for all of them
+};
+
 // A block of memory made (bytes > 0) or given back (bytes < 0), from trace files.
 struct MemoryRow {
   int32_t thread = 0;
@@ -223,6 +233,7 @@ struct EventTable {
       outside_writes;  // by numpy, communication, …: found just before `event`
   std::vector<StorageWrite> undeclared_writes;  // by `event`, although its schema does not say so
   std::vector<KernelRow> kernels;               // in order of start; a recorded step has none
+  std::vector<WaitRow> waits;                   // in order of start
   std::vector<MemoryRow> memory;                // in order of time
   Losses losses;
   std::string source;  // "recorder", or the format of the file read
