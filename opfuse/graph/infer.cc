@@ -14,6 +14,7 @@ namespace {
 
 // Without allocation events a value is looked for among the results of so many nodes before.
 constexpr NodeId kWindow = 64;
+constexpr NodeId kNear = 16;
 
 // What an input looks like: shape and dtype decide which values can be meant.
 using Look = std::pair<std::vector<int64_t>, DType>;
@@ -36,10 +37,12 @@ class EdgeFinder {
     for (NodeId id = 0; id < static_cast<NodeId>(graph().nodes.size()); ++id) {
       bind_inputs(id);
       add_results(id);
+      if (is_other(graph().nodes[id])) last_other_ = id;
     }
     index_users(&graph());
     result_.graph = std::move(nodes_.graph);
     result_.kernels = std::move(nodes_.kernels);
+    result_.node_of_kernel = std::move(nodes_.node_of_kernel);
     return std::move(result_);
   }
 
@@ -73,13 +76,17 @@ class EdgeFinder {
 
   static Look look_of(const TensorMeta& meta) { return {meta.shape, meta.dtype}; }
 
-  // Nodes behind `from` that began before `until` and read something that looks so.
+  // Nodes behind `from` that began before `until` and read something that looks so; the dtype of
+  // what stands in a list is not in the files.
   int readers_between(const Look& look, NodeId from, int64_t until) const {
-    const auto it = readers_.find(look);
-    if (it == readers_.end()) return 0;
     int count = 0;
-    for (auto node = std::ranges::upper_bound(it->second, from); node != it->second.end(); ++node) {
-      if (start(*node) >= until || ++count > 1) break;
+    for (const Look& one : {look, Look(look.first, DType::kUnknown)}) {
+      const auto it = readers_.find(one);
+      if (it == readers_.end()) continue;
+      for (auto node = std::ranges::upper_bound(it->second, from); node != it->second.end();
+           ++node) {
+        if (start(*node) >= until || ++count > 1) break;
+      }
     }
     return count;
   }
@@ -89,7 +96,8 @@ class EdgeFinder {
     return candidate.node == kNone || result_.has_memory || reader - candidate.node <= kWindow;
   }
 
-  // Newest first. Values of known shape and dtype must agree; others by the size of their memory.
+  // The likeliest first. Values of known shape and dtype must agree; others by the size of their
+  // memory.
   std::vector<Candidate> candidates_for(const TensorMeta& wanted, NodeId reader) {
     std::vector<Candidate> found;
     const auto collect = [&](std::vector<Candidate>& list, bool by_size) {
@@ -98,12 +106,43 @@ class EdgeFinder {
         if (!by_size || fits_buffer(bytes_of(wanted), memory_.buffer(c->buffer)))
           found.push_back(*c);
     };
-    if (auto it = known_.find(look_of(wanted)); it != known_.end()) collect(it->second, false);
+    if (wanted.dtype == DType::kUnknown) {
+      static_assert(DType::kUnknown < DType::kU8);  // the first of all in the map's order
+      for (auto it = known_.lower_bound({wanted.shape, DType::kUnknown});
+           it != known_.end() && it->first.first == wanted.shape; ++it)
+        collect(it->second, false);
+    } else if (auto it = known_.find(look_of(wanted)); it != known_.end()) {
+      collect(it->second, false);
+    }
     const int64_t bytes = bytes_of(wanted);
     if (bytes > 0)
       if (auto it = sized_.find(rounded(bytes)); it != sized_.end()) collect(it->second, true);
-    std::ranges::stable_sort(found, std::greater{}, &Candidate::node);
+    std::ranges::stable_sort(found, [&](const Candidate& a, const Candidate& b) {
+      return likeliness(a, reader) > likeliness(b, reader);
+    });
     return found;
+  }
+
+  // A result that nothing has read is what is computed with next, the newest first. Then what the
+  // pointwise operators since the last other one (a product, a convolution) have made or used: the
+  // one that was touched longest ago is a variable (x in x * sigmoid(f(x))), what was read last
+  // was most often a temporary. Further back the newest is as good as any.
+  std::pair<int, NodeId> likeliness(const Candidate& candidate, NodeId reader) const {
+    const auto read = last_read_.find(candidate.value);
+    if (candidate.node == kNone) return {0, kNone};
+    if (read == last_read_.end()) return {2, candidate.node};
+    if (candidate.node >= last_other_ && reader - read->second <= kNear) return {1, -read->second};
+    return {0, candidate.node};
+  }
+
+  // No part of a chain of small operators.
+  static bool is_other(const Node& node) {
+    if (node.schema == nullptr) return true;
+    if (node.schema->pointwise || node.schema->is_view()) return false;
+    for (std::string_view name : {"aten._to_copy", "aten.clone", "aten.contiguous", "aten.mean.dim",
+                                  "aten.sum.dim_IntList", "aten.cat", "aten._unsafe_view"})
+      if (node.op == name) return false;
+    return true;
   }
 
   static int64_t rounded(int64_t bytes) {
@@ -150,7 +189,10 @@ class EdgeFinder {
     if (chosen.empty()) return add_external(id, look, places);
     // x * x: fewer values than places.
     while (chosen.size() < places.size()) chosen.push_back(chosen.back());
-    for (const auto& [value, proof] : chosen) learn_look(value, wanted);
+    for (const auto& [value, proof] : chosen) {
+      if (wanted.dtype != DType::kUnknown) learn_look(value, wanted);
+      last_read_[value] = id;
+    }
     order_operands(id, &chosen);
     for (size_t i = 0; i < places.size(); ++i) {
       Input& input = graph().nodes[id].inputs[places[i].first];
@@ -196,6 +238,7 @@ class EdgeFinder {
       graph().nodes[id].inputs[i].proof = Proof::kP1;
     }
     known_[look].push_back({value, kNone, kNone});
+    last_read_[value] = id;
   }
 
   // ---- results
@@ -302,6 +345,8 @@ class EdgeFinder {
   std::map<Look, std::vector<Candidate>> known_;
   std::unordered_map<int64_t, std::vector<Candidate>> sized_;  // shape not known, by size
   std::unordered_map<ValueId, int32_t> buffer_of_;
+  std::unordered_map<ValueId, NodeId> last_read_;
+  NodeId last_other_ = kNone;
 };
 
 }  // namespace

@@ -19,8 +19,9 @@ namespace opfuse::graph {
 
 struct InferredGraph {
   Graph graph;
-  std::vector<int32_t> kernels;    // by node: device work that it launched
-  std::array<int64_t, 4> edges{};  // by Proof
+  std::vector<int32_t> kernels;        // by node: device work that it launched
+  std::vector<NodeId> node_of_kernel;  // by row of EventTable::kernels; kNone: of no node
+  std::array<int64_t, 4> edges{};      // by Proof
   bool has_shapes = false, has_memory = false;
 };
 

@@ -17,6 +17,14 @@ using trace::EventKind;
 using trace::EventRow;
 using trace::EventTable;
 
+// Types whose values profilers write as numbers: what is no number there is None.
+bool is_number_or_none(std::string_view type) {
+  for (std::string_view known : {"ScalarType?", "Layout?", "MemoryFormat?", "bool?", "int?",
+                                 "float?", "Scalar?", "int[]?", "float[]?"})
+    if (type == known) return true;
+  return false;
+}
+
 class NodeMaker {
  public:
   NodeMaker(const EventTable& table, const SchemaTable& schemas)
@@ -160,6 +168,8 @@ class NodeMaker {
       if (given != nullptr)
         for (int32_t tensor : given->tensors) input.values.push_back(look_value(tensor));
       if (is_tensor) input.values.resize(1, kNone);
+    } else if (given != nullptr && given->kind == ArgumentKind::kOpaque && given->text == 0) {
+      if (formal != nullptr && is_number_or_none(formal->type)) input.attr = NoneAttr{};
     } else if (given != nullptr && given->kind != ArgumentKind::kUnknown) {
       input.attr = attr_of(table_, *given);
     } else if (given == nullptr && formal->has_default) {
@@ -188,6 +198,7 @@ class NodeMaker {
     for (const trace::KernelRow& kernel : table_.kernels) {
       int32_t row = kernel.event;
       while (row != trace::kNone && node_of_[row] == kNone) row = event(row).parent;
+      result_.node_of_kernel.push_back(row == trace::kNone ? kNone : node_of_[row]);
       if (row == trace::kNone) continue;
       result_.graph.nodes[node_of_[row]].dur_ns += std::max<int64_t>(kernel.dur_ns, 0);
       ++result_.kernels[node_of_[row]];

@@ -11,7 +11,8 @@ namespace opfuse::graph {
 
 struct InferredNodes {
   Graph graph;
-  std::vector<int32_t> kernels;  // by node
+  std::vector<int32_t> kernels;        // by node
+  std::vector<NodeId> node_of_kernel;  // by row of EventTable::kernels
 };
 
 InferredNodes infer_nodes(const trace::EventTable& table, const SchemaTable& schemas);

@@ -24,6 +24,7 @@ bool fits(const ArgumentRow& given, const SchemaArgument& formal) {
       return !formal.is_tensor() && !formal.is_tensor_list() && !type.ends_with("[]");
     case ArgumentKind::kDouble:
       return type.starts_with("Scalar") || type.starts_with("float");
+    case ArgumentKind::kOpaque:   // None, a text or a device
     case ArgumentKind::kUnknown:  // None, or what the file does not write
       return type != "Tensor" && type != "Tensor[]";
     default:

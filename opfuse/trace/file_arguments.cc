@@ -241,6 +241,8 @@ ArgumentRow FileArguments::argument(const std::string& type, const Dims* dims, c
   }
   const DType dtype = dtype_of_file(type);
   if (dtype == DType::kUnknown) {
+    // No tensor, number or list: None, a text or a device; the profiler does not say which.
+    if (type.empty()) row.kind = ArgumentKind::kOpaque;
     if (value != nullptr) set_value(&row, *value);
     return row;
   }
