@@ -10,6 +10,20 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kVersion = 1;
 
+Json range_json(const Range& range) {
+  return {{"low", range.low}, {"mid", range.mid}, {"high", range.high}};
+}
+
+Json step_json(const StepPrediction& step) {
+  if (!step.known) return nullptr;
+  return {{"recorded_ns", step.recorded_ns},
+          {"replayed_ns", step.replayed_ns},
+          {"error", step.error},
+          {"host_alone_ns", step.host_alone_ns},
+          {"device_alone_ns", step.device_alone_ns},
+          {"predicted_gain_ns", range_json(step.gain_ns)}};
+}
+
 Json finding_json(const TraceFinding& f) {
   Json json = {{"rule", f.rule},
                {"target", f.target},
@@ -26,6 +40,7 @@ Json finding_json(const TraceFinding& f) {
   if (f.priced)
     json["predicted_ns"] = {
         {"low", f.price.low_ns}, {"mid", f.price.mid_ns}, {"high", f.price.high_ns}};
+  if (f.priced) json["predicted_step_gain_ns"] = range_json(f.step_gain_ns);
   if (!f.refusal.empty()) json["refusal"] = f.refusal;
   return json;
 }
@@ -75,6 +90,7 @@ std::string trace_json(const TraceReport& r) {
       {"busy_share", r.busy_share},
       {"median_queue_ns", r.median_queue_ns},
       {"bound", r.bound},
+      {"step", step_json(r.step)},
       {"by_operator_ns", r.by_operator_ns},
       {"by_kernel_ns", r.by_kernel_ns},
       {"steps", r.steps},

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "opfuse/base/dtype.h"
+#include "opfuse/price/step_replay.h"
 #include "opfuse/trace/file_events.h"
 
 namespace opfuse::report {
@@ -48,8 +49,9 @@ class Reporter {
   TraceReport run() {
     describe_file();
     add_times();
-    add_bound();
+    add_queue();
     add_findings();
+    predict_step();
     add_advice();
     return std::move(report_);
   }
@@ -119,11 +121,7 @@ class Reporter {
     std::ranges::stable_sort(report_.fused, by_time);
   }
 
-  // A device that is always busy behind a long queue hides the host; one that is idle while kernels
-  // start as soon as they are launched waits for it.
-  void add_bound() {
-    constexpr double kBusy = 0.9, kIdle = 0.7;
-    constexpr int64_t kLongQueueNs = 200'000, kShortQueueNs = 50'000;
+  void add_queue() {
     if (table_.kernels.empty()) return;
     std::vector<int64_t> queues;
     int64_t busy = 0, covered = std::numeric_limits<int64_t>::min();
@@ -138,10 +136,102 @@ class Reporter {
     if (queues.empty()) return;
     std::ranges::nth_element(queues, queues.begin() + static_cast<ptrdiff_t>(queues.size() / 2));
     report_.median_queue_ns = queues[queues.size() / 2];
-    if (report_.busy_share > kBusy && report_.median_queue_ns > kLongQueueNs)
-      report_.bound = "device";
-    else if (report_.busy_share < kIdle && report_.median_queue_ns < kShortQueueNs)
-      report_.bound = "host";
+  }
+
+  // ---- the step, played again
+
+  void predict_step() {
+    if (table_.kernels.empty()) return predict_host_step();
+    const price::StepReplay replay(table_);
+    StepPrediction& step = report_.step;
+    step.known = replay.recorded_ns() > 0;
+    step.has_host = replay.has_host();
+    step.recorded_ns = replay.recorded_ns();
+    step.replayed_ns = replay.run();
+    step.error = replay.error();
+    step.host_alone_ns = replay.host_alone_ns();
+    step.device_alone_ns = replay.device_alone_ns();
+    if (step.has_host) report_.bound = bound_of(step);
+    price::ReplayChange all[3];
+    for (TraceFinding& finding : report_.findings) {
+      if (!finding.priced) continue;
+      int64_t gains[3];
+      for (int i = 0; i < 3; ++i) {
+        const price::ReplayChange one = change_of(finding, i);
+        gains[i] = step.replayed_ns - replay.run(one);
+        all[i].removed.insert(all[i].removed.end(), one.removed.begin(), one.removed.end());
+        all[i].durations_ns.insert(all[i].durations_ns.end(), one.durations_ns.begin(),
+                                   one.durations_ns.end());
+      }
+      finding.step_gain_ns = range_of(gains, step.error);
+    }
+    int64_t gains[3];
+    for (int i = 0; i < 3; ++i) gains[i] = step.replayed_ns - replay.run(all[i]);
+    step.gain_ns = range_of(gains, step.error);
+  }
+
+  // The one whose absence would leave less than this share of the step decides it.
+  static std::string bound_of(const StepPrediction& step) {
+    constexpr double kDecides = 0.9;
+    const auto whole = kDecides * static_cast<double>(step.replayed_ns);
+    const bool host = static_cast<double>(step.host_alone_ns) > whole;
+    const bool device = static_cast<double>(step.device_alone_ns) > whole;
+    if (host && device) return "host and device";
+    if (!host && !device) return step.host_alone_ns > step.device_alone_ns ? "host" : "device";
+    return host ? "host" : "device";
+  }
+
+  // A host that computes itself: one operator after another, so every nanosecond saved is gained.
+  void predict_host_step() {
+    StepPrediction& step = report_.step;
+    if (report_.span_ns <= 0 || report_.total_ns <= 0) return;
+    step.known = step.has_host = true;
+    step.recorded_ns = step.replayed_ns = step.host_alone_ns = report_.span_ns;
+    report_.bound = "host";
+    for (TraceFinding& finding : report_.findings) {
+      if (!finding.priced) continue;
+      const price::Price& p = finding.price;
+      finding.step_gain_ns = {p.now_ns - p.high_ns, p.now_ns - p.mid_ns, p.now_ns - p.low_ns};
+      step.gain_ns.low += finding.step_gain_ns.low;
+      step.gain_ns.mid += finding.step_gain_ns.mid;
+      step.gain_ns.high += finding.step_gain_ns.high;
+    }
+  }
+
+  static Range range_of(const int64_t (&gains)[3], double error) {
+    constexpr double kExact = 0.03;
+    const double wide = error > kExact ? error : 0;
+    const auto times = [](int64_t ns, double factor) {
+      return static_cast<int64_t>(static_cast<double>(ns) * factor);
+    };
+    return {times(std::min({gains[0], gains[1], gains[2]}), 1 - std::min(wide, 1.0)), gains[1],
+            times(std::max({gains[0], gains[1], gains[2]}), 1 + wide)};
+  }
+
+  // Of each call the last kernel stays and takes the time of the fused operator: at the slow, the
+  // middle or the fast end of the price.
+  price::ReplayChange change_of(const TraceFinding& finding, int end) const {
+    if (kernels_of_node_.empty()) {
+      kernels_of_node_.resize(graph().nodes.size());
+      for (size_t k = 0; k < inferred_.node_of_kernel.size(); ++k)
+        if (inferred_.node_of_kernel[k] != kNone)
+          kernels_of_node_[inferred_.node_of_kernel[k]].push_back(static_cast<int32_t>(k));
+    }
+    price::ReplayChange change;
+    for (const size_t m : finding.matches) {
+      const match::Match& match = matches_.matches[m];
+      std::vector<int32_t> kernels;
+      for (NodeId node : match.nodes)
+        kernels.insert(kernels.end(), kernels_of_node_[node].begin(), kernels_of_node_[node].end());
+      if (kernels.empty()) continue;
+      std::ranges::sort(kernels);
+      const price::Price price = prices_.of(match);
+      change.durations_ns.emplace_back(kernels.back(), end == 0   ? price.high_ns
+                                                       : end == 1 ? price.mid_ns
+                                                                  : price.low_ns);
+      change.removed.insert(change.removed.end(), kernels.begin(), kernels.end() - 1);
+    }
+    return change;
   }
 
   // Operators that are what a chain would become.
@@ -180,19 +270,28 @@ class Reporter {
     return "";
   }
 
+  // The weakest edge that makes the chain: those between its operators, and those of an input that
+  // is read at several places and must be one value. Which value a single input is does not matter.
   Proof proof_of(const match::Match& match) const {
     const std::set<NodeId> inside(match.nodes.begin(), match.nodes.end());
     const std::set<ValueId> inputs(match.inputs.begin(), match.inputs.end());
+    std::map<ValueId, std::pair<int, Proof>> reads;  // of inputs: how often, the weakest edge
     Proof weakest = Proof::kP3;
     for (NodeId node : match.nodes)
       for (const graph::Input& input : graph().nodes[node].inputs)
         for (ValueId value : input.values) {
-          if (value == kNone) continue;
-          const NodeId producer = graph().values[value].producer;
-          const bool number = graph().values[value].meta.flags & trace::kWrappedNumber;
-          if (!number && (inside.contains(producer) || inputs.contains(value)))
+          if (value == kNone || (graph().values[value].meta.flags & trace::kWrappedNumber))
+            continue;
+          if (inside.contains(graph().values[value].producer)) {
             weakest = std::min(weakest, input.proof);
+          } else if (inputs.contains(value)) {
+            auto& [count, proof] = reads.try_emplace(value, 0, Proof::kP3).first->second;
+            ++count;
+            proof = std::min(proof, input.proof);
+          }
         }
+    for (const auto& [value, read] : reads)
+      if (read.first > 1) weakest = std::min(weakest, read.second);
     return weakest;
   }
 
@@ -239,13 +338,15 @@ class Reporter {
     to->price.launches += from.price.launches;
     to->priced = to->priced && from.priced;
     to->proof = std::min(to->proof, from.proof);
+    to->matches.insert(to->matches.end(), from.matches.begin(), from.matches.end());
     to->events.insert(to->events.end(), from.events.begin(), from.events.end());
   }
 
   void add_findings() {
     std::map<std::vector<std::string>, TraceFinding> places, refused;
-    for (const match::Match& match : matches_.matches) {
-      TraceFinding finding = describe(match);
+    for (size_t i = 0; i < matches_.matches.size(); ++i) {
+      TraceFinding finding = describe(matches_.matches[i]);
+      finding.matches = {i};
       std::vector<std::string> key = {finding.rule,
                                       finding.module,
                                       finding.source,
@@ -291,6 +392,7 @@ class Reporter {
   const graph::InferredGraph& inferred_;
   const match::MatchReport& matches_;
   price::TracePrices prices_;
+  mutable std::vector<std::vector<int32_t>> kernels_of_node_;  // rows of EventTable::kernels
   TraceReport report_;
 };
 

@@ -17,6 +17,19 @@
 
 namespace opfuse::report {
 
+struct Range {
+  int64_t low = 0, mid = 0, high = 0;
+};
+
+// The recorded time played again (price/step_replay.h), and with every finding replaced.
+struct StepPrediction {
+  int64_t recorded_ns = 0, replayed_ns = 0;
+  double error = 0;  // of playing it as recorded; ranges are widened by it above 3 %
+  int64_t host_alone_ns = 0, device_alone_ns = 0;
+  Range gain_ns;  // of all findings together
+  bool known = false, has_host = false;
+};
+
 // Calls of one rule at one place with the same shapes.
 struct TraceFinding {
   std::string rule, target;             // "silu", "torch.nn.functional.silu"
@@ -28,9 +41,11 @@ struct TraceFinding {
   int64_t calls = 0;
   price::Price price;  // summed over the calls
   bool priced = false;
+  Range step_gain_ns;  // predicted, of this finding alone; all 0 where nothing is predicted
   graph::Proof proof = graph::Proof::kP3;  // the weakest edge inside the chain
   bool backward = false;
   std::vector<int32_t> events;  // rows of the EventTable, of all calls, for marks
+  std::vector<size_t> matches;  // rows of MatchReport::matches
 };
 
 struct OperatorTime {
@@ -48,7 +63,8 @@ struct TraceReport {
   int64_t kernels = 0, orphan_kernels = 0, orphan_ns = 0, graph_launches = 0;
   double busy_share = -1;        // of the device's span with work on any stream; -1: no device
   int64_t median_queue_ns = -1;  // from a launch's start to its kernel's start; -1: no launches
-  std::string bound;             // "device", "host" or "" (neither is clear)
+  std::string bound;             // "device", "host", "host and device" or "" (not known)
+  StepPrediction step;
   int64_t by_operator_ns = 0, by_kernel_ns = 0;  // conservation: equal but for orphans
   std::vector<int64_t> steps;
   std::vector<TraceFinding> findings;  // by time now, largest first

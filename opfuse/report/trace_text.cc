@@ -41,6 +41,17 @@ std::string size_text(int64_t bytes) {
   return fmt::format("{} KiB", (bytes + 1023) / 1024);
 }
 
+// "-1.7% [1.2, 1.8]": what the recorded time would lose.
+std::string gain_text(const Range& gain, int64_t whole) {
+  const auto share = [&](int64_t ns) {
+    return whole > 0
+               ? 100 * static_cast<double>(std::max<int64_t>(ns, 0)) / static_cast<double>(whole)
+               : 0.0;
+  };
+  return fmt::format("-{:.1f}% [{:.1f}, {:.1f}]", share(gain.mid), share(gain.low),
+                     share(gain.high));
+}
+
 std::string head_lines(const TraceReport& r) {
   std::string text = fmt::format("opfuse  {}  ({}{}{}, {} events, {})\n", mask_text(r.path),
                                  r.format, r.device.empty() ? "" : ", " + r.device,
@@ -65,6 +76,15 @@ std::string head_lines(const TraceReport& r) {
         fmt::format("  device busy {:.0f}% of its span, a kernel waits {} behind its launch{}\n",
                     100 * r.busy_share, time_text(r.median_queue_ns),
                     r.bound.empty() ? "" : fmt::format(": {}-bound", r.bound));
+  if (r.step.known && r.on_device)
+    text +=
+        r.step.has_host
+            ? fmt::format(
+                  "  played again: {} of {} recorded ({:.1f}% off); the host alone {}, "
+                  "the device alone {}\n",
+                  time_text(r.step.replayed_ns), time_text(r.step.recorded_ns), 100 * r.step.error,
+                  time_text(r.step.host_alone_ns), time_text(r.step.device_alone_ns))
+            : "  no launches in this file: the host's part of the step is not known\n";
   if (r.edges[3] > 0)
     return text + fmt::format("  edges: {} by tensor ids (P3)\n", format_count(r.edges[3]));
   text += fmt::format("  edges: {} by memory (P2), {} by shapes (P1), {} guessed (P0)\n",
@@ -90,6 +110,8 @@ std::string finding_lines(const TraceReport& r, const TraceFinding& f) {
     text += fmt::format("      becomes {}: time not predicted, sizes are unknown", f.target);
   if (f.price.launches > f.calls)
     text += fmt::format(", {} launches fewer", format_count(f.price.launches - f.calls));
+  if (r.step.known && f.priced)
+    text += fmt::format("; step {}", gain_text(f.step_gain_ns, r.step.recorded_ns));
   text += '\n';
   for (const std::string& condition : f.conditions) text += "      " + condition + '\n';
   return text;
@@ -130,6 +152,11 @@ std::string trace_text(const TraceReport& r, const TraceTextOptions& options) {
         fmt::format("  possible: {:.1f}% of {} (predicted); {:.1f}% where memory or ids prove it\n",
                     100 * possible_share(r), r.on_device ? "device work" : "operator time",
                     100 * possible_share(r, graph::Proof::kP2));
+  if (!r.findings.empty() && r.step.known)
+    text +=
+        fmt::format("  step: {} with all of them (predicted), of {}{}\n",
+                    gain_text(r.step.gain_ns, r.step.recorded_ns), time_text(r.step.recorded_ns),
+                    r.step.error > 0.03 ? ", wide because playing it again is off" : "");
   if (!r.refused.empty()) {
     text += "\n  looks like a rule, but:\n";
     for (size_t i = 0; i < r.refused.size() && i < options.top; ++i)

@@ -12,6 +12,7 @@
 namespace opfuse::trace {
 namespace {
 
+constexpr int64_t kMicrosecond = 1000;
 constexpr int8_t kOtherDevice = 2;  // TensorRow::device of an NPU
 constexpr std::string_view kStep = "ProfilerStep#";
 constexpr std::string_view kEvaluate = "autograd::engine::evaluate_function: ";
@@ -53,6 +54,7 @@ class Converter {
       for (int32_t row : by_start())
         if (file_.start_ns[row] >= from && file_.start_ns[row] < to) add_kernel_operator(row);
     add_kernels(from, to);
+    add_waits(from, to);
     add_memory(from, to);
     for (LossKind kind : file_.losses.present())
       table.losses[std::string(loss_info(kind).text)] = file_.losses.count(kind);
@@ -250,6 +252,32 @@ class Converter {
       kernels.push_back(row);
     }
     std::ranges::stable_sort(kernels, {}, &KernelRow::start_ns);
+  }
+
+  // Waiting calls are known by their names; a copy waits when its work ends inside of it.
+  void add_waits(int64_t from, int64_t to) {
+    for (size_t i = 0; i < file_.size(); ++i) {
+      if (file_.kind[i] != FileKind::kRuntime || file_.dur_ns[i] < 0) continue;
+      if (file_.start_ns[i] == kNoTime || file_.start_ns[i] < from || file_.start_ns[i] >= to)
+        continue;
+      const std::string_view name = file_.text(file_.name[i]);
+      if (name.find("Synchronize") == name.npos) continue;
+      WaitRow wait{file_.start_ns[i], file_.dur_ns[i], -1, -1};
+      if (name.find("Stream") != name.npos && file_.detail[i] != kNone)
+        wait.stream = file_.devices[file_.detail[i]].stream;
+      result_.table.waits.push_back(wait);
+    }
+    for (size_t i = 0; i < file_.size(); ++i) {
+      const int32_t launch = calls_.launch[i];
+      if (launch == kNone || file_.kind[i] != FileKind::kMemcpy) continue;
+      const int64_t end = file_.start_ns[i] + std::max<int64_t>(file_.dur_ns[i], 0);
+      const int64_t call = file_.start_ns[launch];
+      if (call < from || call >= to || end > call + file_.dur_ns[launch] + kMicrosecond) continue;
+      result_.table.waits.push_back(
+          {call, file_.dur_ns[launch], -1,
+           file_.detail[i] == kNone ? -1 : file_.devices[file_.detail[i]].stream});
+    }
+    std::ranges::stable_sort(result_.table.waits, {}, &WaitRow::start_ns);
   }
 
   void add_memory(int64_t from, int64_t to) {
