@@ -259,7 +259,16 @@ ArgumentRow FileArguments::argument(const std::string& type, const Dims* dims, c
 
 std::vector<ArgumentRow> FileArguments::of(const OperatorDetail& detail, int8_t device) {
   std::vector<ArgumentRow> rows;
-  if (detail.types == 0) return rows;
+  if (detail.types == 0) {  // shapes alone, as in operator_details.csv
+    if (detail.dims == 0) return rows;
+    for (const Dims& one : dims(detail.dims)) {
+      ArgumentRow& row = rows.emplace_back();
+      if (one.tensors.empty() || one.tensors.front().empty()) continue;
+      row.kind = ArgumentKind::kTensor;
+      row.tensors = {tensor(one.tensors.front(), nullptr, DType::kUnknown, false, device)};
+    }
+    return rows;
+  }
   const std::vector<std::string>& types = words(detail.types);
   static const std::vector<Dims> kNoDims;
   static const std::vector<std::string> kNoWords;

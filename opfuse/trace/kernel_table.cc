@@ -1,5 +1,6 @@
 #include "opfuse/trace/kernel_table.h"
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -192,6 +193,92 @@ class KernelTable {
   std::array<int, kColumns> at_;
 };
 
+// operator_details.csv: operators of the host in their order, without start times; the time on the
+// device is that of their own kernels. What it says of each, in microseconds.
+class OperatorTable {
+ public:
+  OperatorTable(CsvReader* csv, TraceFile* file) : csv_(*csv), file_(*file) {}
+
+  void run() {
+    Cells cells;
+    if (!csv_.line(&cells)) return;
+    const auto find = [&](std::string_view name) {
+      const auto it = std::ranges::find(cells, name);
+      return it == cells.end() ? -1 : static_cast<int>(it - cells.begin());
+    };
+    name_ = find("Name"), dims_ = find("Input Shapes"), stack_ = find("Call Stack");
+    host_ = find("Host Self Duration(us)"), device_ = find("Device Self Duration(us)");
+    file_.categories.push_back(file_.strings.intern("cpu_op"));
+    file_.threads.emplace_back();
+    const size_t width = cells.size();
+    while (csv_.line(&cells)) {
+      if (cells.size() == 1 && cells[0].empty()) continue;
+      if (cells.size() != width)
+        file_.losses.add(LossKind::kRowUnreadable, csv_.line_offset(), cells[0]);
+      else
+        add(cells);
+    }
+    file_.losses.add(LossKind::kTimesInOrder);
+    file_.bytes = csv_.offset();
+  }
+
+ private:
+  StringId id(const Cells& cells, int at) {
+    if (at < 0 || cells[at] == "N/A") return 0;
+    return file_.strings.intern(check_text(cells[at]).valid_utf8 ? cells[at]
+                                                                 : replace_invalid_utf8(cells[at]));
+  }
+
+  int64_t duration(const Cells& cells, int at) {
+    int64_t ns = 0;
+    if (at < 0) return 0;
+    if (parse_microseconds(cells[at], &ns) != Scalar::kNumber || ns < 0) {
+      file_.losses.add(LossKind::kDurationUnreadable, csv_.line_offset(), cells[0]);
+      return 0;
+    }
+    return ns;
+  }
+
+  void add(const Cells& cells) {
+    const int64_t host = std::max<int64_t>(duration(cells, host_), 1);
+    const int64_t device = duration(cells, device_);
+    if (now_ > kMostTimeNs - host - device) return;
+    OperatorDetail detail;
+    detail.dims = id(cells, dims_);
+    detail.call_stack = id(cells, stack_);
+    detail.external = static_cast<int64_t>(file_.operators.size()) + 1;
+    push(id(cells, name_), FileKind::kOperator, now_, host, detail.external,
+         static_cast<int32_t>(file_.operators.size()));
+    file_.operators.push_back(detail);
+    if (device > 0) {
+      DeviceDetail work;
+      work.external = detail.external;
+      push(id(cells, name_), FileKind::kKernel, device_now_, device, kNoId,
+           static_cast<int32_t>(file_.devices.size()));
+      file_.devices.push_back(work);
+      device_now_ += device;
+    }
+    now_ += host;
+  }
+
+  void push(StringId name, FileKind kind, int64_t start, int64_t dur, int64_t id, int32_t detail) {
+    file_.name.push_back(name);
+    file_.kind.push_back(kind);
+    file_.category.push_back(0);
+    file_.phase.push_back('X');
+    file_.thread.push_back(0);
+    file_.start_ns.push_back(start);
+    file_.dur_ns.push_back(dur);
+    file_.id.push_back(id);
+    file_.detail.push_back(detail);
+  }
+
+  CsvReader& csv_;
+  TraceFile& file_;
+  int name_ = -1, dims_ = -1, stack_ = -1, host_ = -1, device_ = -1;
+  int64_t now_ = 1, device_now_ = 1;
+};
+
 }  // namespace
 
 bool is_kernel_table(std::string_view head) {
@@ -203,6 +290,17 @@ bool is_kernel_table(std::string_view head) {
 void read_kernel_table(ByteSource* source, TraceFile* file) {
   CsvReader csv(source);
   KernelTable(&csv, file).run();
+  file->losses.merge(source->losses());
+}
+
+bool is_operator_table(std::string_view head) {
+  const std::string_view line = head.substr(0, head.find('\n'));
+  return line.find("Host Self Duration(us)") != line.npos && line.find("Name") != line.npos;
+}
+
+void read_operator_table(ByteSource* source, TraceFile* file) {
+  CsvReader csv(source);
+  OperatorTable(&csv, file).run();
   file->losses.merge(source->losses());
 }
 

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "opfuse/trace/ascend_database.h"
 #include "opfuse/trace/chrome_reader.h"
 #include "opfuse/trace/execution_trace.h"
 #include "opfuse/trace/kernel_table.h"
@@ -45,11 +46,20 @@ class HeadSource : public ByteSource {
   std::unique_ptr<ByteSource> rest_;
 };
 
-enum class Format { kNone, kChrome, kExecutionTrace, kKernelTable, kRecord };
+enum class Format {
+  kNone,
+  kChrome,
+  kExecutionTrace,
+  kKernelTable,
+  kOperatorTable,
+  kRecord,
+  kDatabase
+};
 
 // By the first bytes of the (inflated) content.
 Format format_of(std::string_view head) {
   if (head.starts_with("opfuse.r")) return Format::kRecord;
+  if (is_database(head)) return Format::kDatabase;
   const size_t first = head.find_first_not_of(" \t\r\n\xEF\xBB\xBF");
   if (first == head.npos) return Format::kChrome;  // nothing: counted as an empty file
   if (head[first] == '{') {
@@ -59,6 +69,7 @@ Format format_of(std::string_view head) {
   }
   if (head[first] == '[') return Format::kChrome;
   if (is_kernel_table(head.substr(first))) return Format::kKernelTable;
+  if (is_operator_table(head.substr(first))) return Format::kOperatorTable;
   return Format::kNone;
 }
 
@@ -80,8 +91,9 @@ Result<TraceFile> read_record_source(ByteSource* source, TraceFile file) {
   return file;
 }
 
+// `plain_file`: the bytes are those of the file `path`.
 Result<TraceFile> read_source(std::unique_ptr<ByteSource> source, const std::string& path,
-                              const ReadOptions& options, int64_t expected) {
+                              const ReadOptions& options, int64_t expected, bool plain_file) {
   constexpr size_t kHead = 4096;
   std::string head(kHead, '\0');
   head.resize(read_fully(source.get(), head.data(), head.size()));
@@ -89,8 +101,9 @@ Result<TraceFile> read_source(std::unique_ptr<ByteSource> source, const std::str
   file.path = path;
   const Format format = format_of(head);
   if (format == Format::kNone)
-    return Error{fmt::format("{}: expected a trace (JSON, kernel_details.csv or .ofr), found '{}'",
-                             path, printable(head.substr(0, 20)))};
+    return Error{fmt::format(
+        "{}: expected a trace (JSON, a table or database of Ascend, or .ofr), found '{}'", path,
+        printable(head.substr(0, 20)))};
   HeadSource whole(std::move(head), std::move(source));
   switch (format) {
     case Format::kExecutionTrace:
@@ -102,6 +115,19 @@ Result<TraceFile> read_source(std::unique_ptr<ByteSource> source, const std::str
       read_kernel_table(&whole, &file);
       finish_trace_file(&file);
       return file;
+    case Format::kOperatorTable:
+      file.format = "ascend operators";
+      read_operator_table(&whole, &file);
+      finish_trace_file(&file);
+      return file;
+    case Format::kDatabase: {
+      file.format = "ascend database";
+      const bool on_disk = plain_file && file_size(path) > 0;
+      if (on_disk) file.bytes = file_size(path);
+      OPFUSE_TRY_STATUS(read_ascend_database(on_disk ? path : "", &whole, &file));
+      finish_trace_file(&file);
+      return file;
+    }
     case Format::kRecord:
       return read_record_source(&whole, std::move(file));
     default:
@@ -119,7 +145,7 @@ Result<TraceFile> read_trace(const std::string& path, const ReadOptions& options
   OPFUSE_TRY(auto source, open_bytes(path, options.threads));
   int64_t expected = file_size(path);
   if (path.ends_with(".gz")) expected *= kUsualRatio;
-  return read_source(std::move(source), path, options, expected);
+  return read_source(std::move(source), path, options, expected, !path.ends_with(".gz"));
 }
 
 Result<TraceFile> read_trace_text(std::string text, const std::string& name,
@@ -128,7 +154,7 @@ Result<TraceFile> read_trace_text(std::string text, const std::string& name,
   const bool gzip = text.starts_with("\x1f\x8b");
   std::unique_ptr<ByteSource> source = bytes_of(std::move(text));
   if (gzip) source = inflate(std::move(source));
-  return read_source(std::move(source), name, options, size);
+  return read_source(std::move(source), name, options, size, false);
 }
 
 int64_t line_of_byte(const std::string& path, int64_t offset) {

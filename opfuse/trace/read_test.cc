@@ -129,7 +129,8 @@ TEST(ReadTrace, AFormatThatIsNoTraceIsAnError) {
   const auto file = read_trace_text("hello, world", "x.txt");
   ASSERT_FALSE(file.ok());
   EXPECT_EQ(file.error().message,
-            "x.txt: expected a trace (JSON, kernel_details.csv or .ofr), found 'hello, world'");
+            "x.txt: expected a trace (JSON, a table or database of Ascend, or .ofr), found 'hello, "
+            "world'");
   EXPECT_FALSE(read_trace("no such file").ok());
 }
 
