@@ -3,18 +3,42 @@
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <vector>
 
 namespace opfuse::trace {
 namespace {
 
 constexpr size_t kPiece = 4 << 20;
 
-// A piece of text and what was read from it.
+// Bytes that are not filled with zeros before they are read.
+class Buffer {
+ public:
+  std::string_view text() const { return {bytes_.get(), size_}; }
+  char* data() { return bytes_.get(); }
+  size_t size() const { return size_; }
+  void set_size(size_t size) { size_ = size; }
+  void reserve(size_t size) {
+    if (size <= capacity_) return;
+    auto larger = std::make_unique_for_overwrite<char[]>(size);
+    std::copy_n(bytes_.get(), size_, larger.get());
+    bytes_ = std::move(larger);
+    capacity_ = size;
+  }
+
+ private:
+  std::unique_ptr<char[]> bytes_;
+  size_t size_ = 0, capacity_ = 0;
+};
+
+// A piece of text and what was read from it. Used again, because the memory of a piece that the
+// system takes back and gives anew costs a quarter of its reading.
 struct Piece {
-  std::string text;
+  Buffer text;
   int64_t offset = 0;
   JsonWalker::Place place = JsonWalker::Place::kEvents;
   bool last = false;
@@ -51,7 +75,7 @@ class RestSource : public ByteSource {
       : pieces_(*pieces), tail_(std::move(tail)), rest_(rest) {}
   size_t read(char* out, size_t size) override {
     while (!pieces_.empty()) {
-      const size_t got = take(pieces_.front()->text, out, size);
+      const size_t got = take(pieces_.front()->text.text(), out, size);
       if (got > 0) return got;
       pieces_.pop_front();
       used_ = 0;
@@ -61,7 +85,7 @@ class RestSource : public ByteSource {
   }
 
  private:
-  size_t take(const std::string& text, char* out, size_t size) {
+  size_t take(std::string_view text, char* out, size_t size) {
     size = std::min(size, text.size() - used_);
     std::copy_n(text.data() + used_, size, out);
     used_ += size;
@@ -123,35 +147,36 @@ class ParallelReader {
  private:
   // Reads on until there is a cut. False at the end or where no cut is found.
   bool add_piece() {
-    std::string text = std::move(tail_);
+    std::unique_ptr<Piece> piece = spare();
+    Buffer& buffer = piece->text;
+    const size_t have = tail_.size(), wanted = std::max(kPiece, have * 2);
+    buffer.reserve(wanted);
+    std::ranges::copy(tail_, buffer.data());
     tail_.clear();
-    const size_t have = text.size();
-    text.resize(std::max(kPiece, have * 2));
-    text.resize(have + read_fully(source_, text.data() + have, text.size() - have));
-    ended_ = text.size() < std::max(kPiece, have * 2);
+    const size_t got = read_fully(source_, buffer.data() + have, wanted - have);
+    buffer.set_size(have + got);
+    ended_ = have + got < wanted;
+    const std::string_view text = buffer.text();
     if (first_) {
       boundary_ = boundary_of(text);
       const size_t begin = text.find_first_not_of(" \t\r\n");
       bare_ = begin != text.npos && text[begin] == '[';
     }
-    size_t cut = text.size();
     if (!ended_) {
-      cut = boundary_.empty() ? text.npos : text.rfind(boundary_);
+      size_t cut = boundary_.empty() ? text.npos : text.rfind(boundary_);
       if (cut == text.npos || cut == 0) {
         broken_ = true;
-        tail_ = std::move(text);
+        tail_ = text;
         return false;
       }
       ++cut;  // behind the newline or comma
       tail_ = text.substr(cut);
-      text.resize(cut);
+      buffer.set_size(cut);
     }
-    auto piece = std::make_unique<Piece>();
     piece->offset = offset_;
     piece->place = first_ ? JsonWalker::Place::kStart : JsonWalker::Place::kEvents;
     piece->last = ended_;
-    offset_ += static_cast<int64_t>(text.size());
-    piece->text = std::move(text);
+    offset_ += static_cast<int64_t>(buffer.size());
     first_ = false;
     {
       std::lock_guard lock(mutex_);
@@ -161,9 +186,19 @@ class ParallelReader {
     return true;
   }
 
+  // A piece that is joined already, without what it held but with its memory.
+  std::unique_ptr<Piece> spare() {
+    if (spares_.empty()) return std::make_unique<Piece>();
+    std::unique_ptr<Piece> piece = std::move(spares_.back());
+    spares_.pop_back();
+    piece->text.set_size(0);
+    piece->between_events = piece->taken = piece->done = false;
+    return piece;
+  }
+
   void parse(Piece* piece, Texts* texts) {
     piece->part.strings = std::move(texts->own);
-    ViewSource text(piece->text);
+    ViewSource text(piece->text.text());
     JsonWalker walker(&text, piece->offset, &piece->part.losses, &piece->part.header,
                       chrome_events_of(&piece->part));
     walker.run(piece->place, bare_, piece->last);
@@ -237,6 +272,7 @@ class ParallelReader {
       if (joined_++ == 0)
         reserve_columns(&file_, static_cast<int64_t>(piece->text.size()), options_.expected_bytes);
       std::lock_guard lock(mutex_);
+      spares_.push_back(std::move(pieces_.front()));
       pieces_.pop_front();
     }
   }
@@ -270,6 +306,7 @@ class ParallelReader {
   std::mutex mutex_, texts_mutex_;
   std::condition_variable changed_;
   std::deque<std::unique_ptr<Piece>> pieces_;
+  std::vector<std::unique_ptr<Piece>> spares_;  // of the reading thread
   std::vector<std::thread> workers_;
   bool stop_ = false;
 };

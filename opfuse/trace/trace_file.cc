@@ -13,7 +13,7 @@ size_t held(const std::vector<T>& column) {
 template <class T>
 void move_behind(std::vector<T>* to, std::vector<T>* from) {
   to->insert(to->end(), from->begin(), from->end());
-  *from = {};
+  from->clear();
 }
 
 class Joiner {
@@ -98,6 +98,10 @@ class Joiner {
     for (auto& [key, value] : part_.header) file_.header.try_emplace(key, std::move(value));
     file_.losses.merge(part_.losses);
     file_.bytes += part_.bytes;
+    part_.threads.clear();
+    part_.categories.clear();
+    part_.header.clear();
+    part_.losses = {};
   }
 
   TraceFile &file_, &part_;

@@ -110,7 +110,7 @@ struct TraceFile {
 };
 
 // Appends `part`, whose text came directly behind that of `file` and whose texts have ids of
-// file->strings, and empties it.
+// file->strings, and empties it; the memory of its columns stays for the next one.
 void append(TraceFile* file, TraceFile* part);
 // Gives every text of `part` the id `ids[old]`.
 void rename_texts(const std::vector<StringId>& ids, TraceFile* part);
