@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <map>
+#include <optional>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -14,8 +17,11 @@ namespace {
 constexpr size_t kBlock = 512;  // of a tar archive
 
 bool is_trace_name(std::string_view name) {
-  for (std::string_view end : {".json", ".json.gz", ".ofr", "kernel_details.csv"})
+  for (std::string_view end :
+       {".json", ".json.gz", ".ofr", "kernel_details.csv", "operator_details.csv"})
     if (name.ends_with(end)) return true;
+  if (name.ends_with(".db"))
+    return name.starts_with("ascend_pytorch_profiler") || name.starts_with("msprof_");
   return name.ends_with(".csv") && name.find("op_summary") != name.npos;
 }
 
@@ -30,6 +36,69 @@ Status use_if_trace(Result<TraceFile> file, const UseTrace& use, size_t* used) {
   return use(std::move(*file));
 }
 
+// "x_slice_3_T.json" -> its number, and the name with the number left out.
+bool is_slice(const std::string& path, int64_t* number, std::string* series) {
+  constexpr std::string_view kMark = "_slice_";
+  const size_t mark = path.rfind(kMark);
+  if (mark == path.npos) return false;
+  const char* first = path.data() + mark + kMark.size();
+  const auto [end, error] = std::from_chars(first, path.data() + path.size(), *number);
+  if (error != std::errc() || *number < 0) return false;
+  *series = path.substr(0, mark + kMark.size()) + std::string(end, path.data() + path.size());
+  return true;
+}
+
+// The rows of `part`, whose texts are its own, behind those of `file`.
+void append_slice(TraceFile* file, TraceFile* part) {
+  std::vector<StringId> ids;
+  for (StringId id = 0; id < part->strings.size(); ++id)
+    ids.push_back(file->strings.intern(part->strings.get(id)));
+  rename_texts(ids, part);
+  append(file, part);
+}
+
+// Slices of one timeline, in order, as one trace. Numbers that are missing are counted; those
+// behind the last slice cannot be.
+Result<TraceFile> read_slices(const std::vector<std::string>& names, const ReadOptions& options) {
+  std::optional<TraceFile> whole;
+  int64_t expected = 0;
+  for (const std::string& name : names) {
+    int64_t number = 0;
+    std::string series;
+    is_slice(name, &number, &series);
+    OPFUSE_TRY(TraceFile part, read_trace(name, options));
+    if (number > expected) part.losses.add(LossKind::kSliceMissing, -1, name, number - expected);
+    expected = number + 1;
+    if (!whole) {
+      whole = std::move(part);
+      continue;
+    }
+    if (whole->table || part.table)
+      return Error{name + ": a slice of a format that is not cut into slices"};
+    append_slice(&*whole, &part);
+  }
+  return std::move(*whole);
+}
+
+// Names in their order, slices of one timeline together.
+std::vector<std::vector<std::string>> grouped(std::vector<std::string> names) {
+  std::ranges::sort(names, natural_less);
+  std::vector<std::vector<std::string>> groups;
+  std::map<std::string, size_t> group_of_series;
+  for (const std::string& name : names) {
+    int64_t number = 0;
+    std::string series;
+    if (!is_slice(name, &number, &series)) {
+      groups.push_back({name});
+      continue;
+    }
+    const auto [it, is_new] = group_of_series.try_emplace(series, groups.size());
+    if (is_new) groups.emplace_back();
+    groups[it->second].push_back(name);
+  }
+  return groups;
+}
+
 Status read_folder(const std::string& path, const ReadOptions& options, const UseTrace& use) {
   std::vector<std::string> names;
   std::error_code error;
@@ -38,10 +107,11 @@ Status read_folder(const std::string& path, const ReadOptions& options, const Us
     if (it->is_regular_file(error) && is_trace_name(it->path().filename().string()))
       names.push_back(it->path().string());
   if (error) return Error{fmt::format("{}: {}", path, error.message())};
-  std::ranges::sort(names, natural_less);
   size_t used = 0;
-  for (const std::string& name : names)
-    OPFUSE_TRY_STATUS(use_if_trace(read_trace(name, options), use, &used));
+  for (const std::vector<std::string>& group : grouped(std::move(names)))
+    OPFUSE_TRY_STATUS(use_if_trace(
+        group.size() == 1 ? read_trace(group[0], options) : read_slices(group, options), use,
+        &used));
   if (used == 0) return Error{fmt::format("{}: no trace in this folder", path)};
   return ok_status();
 }
@@ -126,6 +196,30 @@ Status for_each_trace(const std::string& path, const ReadOptions& options, const
   }
   OPFUSE_TRY(TraceFile file, read_trace(path, options));
   return use(std::move(file));
+}
+
+Status for_each_trace_of(const std::vector<std::string>& paths, const ReadOptions& options,
+                         const UseTrace& use) {
+  std::map<std::string, std::vector<std::string>> series;
+  for (const std::string& path : paths) {
+    int64_t number = 0;
+    std::string name;
+    if (is_slice(path, &number, &name)) series[name].push_back(path);
+  }
+  for (const std::string& path : paths) {
+    int64_t number = 0;
+    std::string name;
+    if (!is_slice(path, &number, &name) || series[name].size() < 2) {
+      OPFUSE_TRY_STATUS(for_each_trace(path, options, use));
+      continue;
+    }
+    if (series[name].front() != path) continue;  // once, where the first of them stands
+    std::vector<std::string> slices = series[name];
+    std::ranges::sort(slices, natural_less);
+    OPFUSE_TRY(TraceFile file, read_slices(slices, options));
+    OPFUSE_TRY_STATUS(use(std::move(file)));
+  }
+  return ok_status();
 }
 
 }  // namespace opfuse::trace

@@ -18,4 +18,9 @@ Status for_each_trace(const std::string& path, const ReadOptions& options, const
 // Names as people sort them: rank2 before rank10.
 bool natural_less(std::string_view a, std::string_view b);
 
+// The same for several paths in their order. Slices of one timeline ("x_slice_0_T.json",
+// "x_slice_1_T.json", …) are one trace; a number that is missing is counted (SliceMissing).
+Status for_each_trace_of(const std::vector<std::string>& paths, const ReadOptions& options,
+                         const UseTrace& use);
+
 }  // namespace opfuse::trace
