@@ -119,6 +119,66 @@ def test_folders_and_archives_of_ranks_are_read_in_their_order(tmp_path):
     assert opfuse("analyze", "cut.tar.gz", cwd=tmp_path).returncode == 6
 
 
+def test_slices_of_one_timeline_are_one_trace(tmp_path):
+    """Numbered slices are joined in order, a flow over two of them too; a missing one is named."""
+    events = json.loads(swish_trace(6, fused=False))["traceEvents"]
+    folder = tmp_path / "slices"
+    folder.mkdir()
+    cuts = [0, 5, 11, len(events)]
+    for i, (first, last) in enumerate(zip(cuts, cuts[1:])):
+        (folder / f"x_slice_{i}_20260301.json").write_text(json.dumps(events[first:last]))
+    whole = json.loads(opfuse("analyze", "--json", "slices", cwd=tmp_path).stdout)
+    assert whole["events"] == len(events)
+    assert [(f["rule"], f["calls"]) for f in whole["findings"]] == [("silu", 6)]
+    paths = sorted(map(str, folder.iterdir()), reverse=True)
+    listed = json.loads(opfuse("analyze", "--json", *paths).stdout)
+    assert listed["findings"] == whole["findings"]
+    (folder / "x_slice_1_20260301.json").unlink()
+    done = opfuse("analyze", "--json", "slices", cwd=tmp_path)
+    assert done.returncode == 6
+    losses = {loss["name"]: loss["count"] for loss in json.loads(done.stdout)["losses"]}
+    assert losses["SliceMissing"] == 1
+
+
+def test_a_page_of_ranks_has_tables_spread_and_timelines(tmp_path):
+    for rank in (0, 1):
+        (tmp_path / f"rank{rank}.json").write_text(swish_trace(rank + 2, fused=False))
+    page_file = tmp_path / "page.html"
+    done = opfuse("analyze", "rank0.json", "rank1.json", "--html", page_file, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert b"silu" in done.stdout  # the text is printed as well
+    refused = opfuse("analyze", "rank0.json", "--html", page_file, cwd=tmp_path)
+    assert refused.returncode == 2  # not without --force
+    if find_chromium() is None:
+        pytest.skip("no Chromium")
+    with Browser() as browser:
+        page: Page = browser.open(page_file.as_uri())
+        text = page.evaluate("document.body.innerText")
+        assert "All traces" in text and "2 of 2" in text and "2 to 3" in text
+        assert "host-bound" in text and "predicted" in text
+        assert page.evaluate("timeline.steps.length") == 2
+        assert page.errors == []
+
+
+def test_a_trace_with_the_chains_as_rows_is_strict_json(tmp_path):
+    """What Perfetto shows: every slice of the file, and a process with one row a chain."""
+    (tmp_path / "swish.json").write_text(swish_trace(4, fused=False))
+    done = opfuse("view", "swish.json", "--trace", "marked.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    events = json.loads((tmp_path / "marked.json").read_text())["traceEvents"]
+    slices = [e for e in events if e["ph"] == "X" and e["cat"] != "opfuse"]
+    assert len(slices) == len(json.loads((tmp_path / "swish.json").read_text())["traceEvents"])
+    chains = [e for e in events if e.get("cat") == "opfuse"]
+    assert [e["name"] for e in chains] == ["silu"] * 4
+    sigmoids = [e for e in slices if e["name"] == "aten::sigmoid"]
+    for chain, sigmoid in zip(chains, sigmoids):
+        assert chain["ts"] == sigmoid["ts"] and chain["dur"] > sigmoid["dur"]
+        assert chain["args"]["becomes"] and chain["args"]["proof"].startswith("P")
+    again = opfuse("analyze", "--json", "marked.json", cwd=tmp_path)
+    assert json.loads(again.stdout)["events"] == len(events)
+    assert opfuse("view", "swish.json", "--ui", "paint", cwd=tmp_path).returncode == 2
+
+
 def test_a_step_that_is_not_there_is_named_with_those_that_are(tmp_path):
     (tmp_path / "swish.json").write_text(swish_trace(2, fused=False))
     assert opfuse("analyze", "--step", "3", "swish.json", cwd=tmp_path).returncode == 0

@@ -2,6 +2,8 @@
 
 #include <charconv>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 
 #include <fmt/format.h>
 
@@ -10,6 +12,7 @@
 #include "opfuse/cli/verb.h"
 #include "opfuse/pipeline_trace.h"
 #include "opfuse/report/report.h"
+#include "opfuse/report/trace_view.h"
 #include "opfuse/trace/read_all.h"
 
 namespace opfuse::cli {
@@ -21,7 +24,9 @@ class Analyze : public Verb {
  public:
   std::string name() const override { return "analyze"; }
   std::string summary() const override { return "find chains of small operators in trace files"; }
-  std::string usage() const override { return "analyze TRACE… [--json] [--top N] [--step N]"; }
+  std::string usage() const override {
+    return "analyze TRACE… [--json] [--html FILE] [--top N] [--step N]";
+  }
   std::string description() const override {
     return "TRACE is a file that PyTorch's profiler wrote (Chrome trace, .json or .json.gz), or -\n"
            "for the standard input; or a folder or tar archive of such files, one a rank. Prints "
@@ -32,10 +37,13 @@ class Analyze : public Verb {
            "is damaged is counted, and the exit status is then 6.\n"
            "\n"
            "  opfuse analyze trace.json.gz\n"
+           "  opfuse analyze rank*.json.gz --html ranks.html   one page with tables and timelines\n"
            "  opfuse analyze --fail-above 5% trace.json      status 1 above 5% possible gain";
   }
   std::vector<Flag> flags() override {
     return {{"--json", "", "print JSON instead of text", &json_},
+            {"--html", "FILE", "write one page as well, with the timeline", &html_},
+            {"-f,--force", "", "overwrite FILE", &force_},
             {"--top", "N", "how many chains to print (default 10)", &top_},
             {"--step", "N", "only the step ProfilerStep#N", &step_},
             {"--rules", "FILE", "a file of more rules (docs/rulebook.md)", &rules_},
@@ -51,6 +59,8 @@ class Analyze : public Verb {
     if (!parse_share(&limit))
       return usage_error("analyze: --fail-above: expected a share such as 5%, found '" +
                          fail_above_ + "'");
+    if (!html_.empty() && !force_ && std::filesystem::exists(html_))
+      return usage_error("analyze: " + html_ + " exists; -f overwrites it");
     const Result<TraceOptions> options = trace_options(step_);
     if (!options.ok()) return usage_error("analyze: " + options.error().message);
     Result<match::Rulebook> rulebook =
@@ -63,22 +73,23 @@ class Analyze : public Verb {
   int analyze_all(const std::vector<std::string>& paths, const TraceOptions& options,
                   const match::Rulebook& rulebook, double limit) const {
     std::vector<report::TraceReport> reports;
-    for (const std::string& path : paths) {
-      const Status status = trace::for_each_trace(
-          path, {.threads = options.threads}, [&](trace::TraceFile file) -> Status {
-            StageLog log;
-            OPFUSE_TRY(TraceAnalysis analysis,
-                       analyze_trace_file(std::move(file), options, rulebook, &log));
-            if (!json_) print_text(analysis.report, reports.empty());
-            if (verbose_) print_times(log);
-            reports.push_back(std::move(analysis.report));
-            return ok_status();
-          });
-      if (!status.ok()) {
-        say("analyze: " + status.error().message);
-        return report::kExitDamagedInput;
-      }
+    std::vector<TraceAnalysis> shown;  // for the page: the others are let go
+    const Status status = trace::for_each_trace_of(
+        paths, {.threads = options.threads}, [&](trace::TraceFile file) -> Status {
+          StageLog log;
+          OPFUSE_TRY(TraceAnalysis analysis,
+                     analyze_trace_file(std::move(file), options, rulebook, &log));
+          if (!json_) print_text(analysis.report, reports.empty());
+          if (verbose_) print_times(log);
+          reports.push_back(analysis.report);
+          if (!html_.empty()) shown.push_back(std::move(analysis));
+          return ok_status();
+        });
+    if (!status.ok()) {
+      say("analyze: " + status.error().message);
+      return report::kExitDamagedInput;
     }
+    if (!html_.empty() && !write_page(shown)) return 1;
     if (json_) print_json(reports);
     if (!json_ && reports.size() > 1)
       std::fputs(report::traces_text(reports, top()).c_str(), stdout);
@@ -89,6 +100,17 @@ class Analyze : public Verb {
     }
     if (damaged) return report::kExitDamagedInput;
     return above ? kAboveThreshold : 0;
+  }
+
+  bool write_page(const std::vector<TraceAnalysis>& analyses) const {
+    std::vector<report::TraceView> views;
+    for (const TraceAnalysis& a : analyses)
+      views.push_back({&a.file, &a.calls, &a.events, &a.report});
+    std::ofstream file(html_, std::ios::binary);
+    file << report::render_trace_html(views);
+    file.close();
+    say("analyze: " + html_ + (file ? ": written" : ": could not be written"));
+    return static_cast<bool>(file);
   }
 
   size_t top() const { return static_cast<size_t>(std::max<int64_t>(top_, 0)); }
@@ -124,9 +146,9 @@ class Analyze : public Verb {
     return end + 1 == last && *end == '%';
   }
 
-  bool json_ = false, verbose_ = false;
+  bool json_ = false, verbose_ = false, force_ = false;
   int64_t top_ = 10;
-  std::string step_, fail_above_, rules_;
+  std::string step_, fail_above_, rules_, html_;
 };
 
 }  // namespace

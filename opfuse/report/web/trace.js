@@ -1,30 +1,73 @@
-// The page of `opfuse view`: what was found, and the timeline of each trace.
+// The page of `opfuse view` and `opfuse analyze --html`: what was found in each trace, how far ranks
+// differ, and the timelines.
 
 const readJson = (id) => JSON.parse(document.getElementById(id).textContent);
+const percent = (part, whole) => (whole > 0 ? `${((100 * part) / whole).toFixed(1)} %` : "–");
+const range = (r, format) => `${format(r.mid)} [${format(r.low)}, ${format(r.high)}]`;
+const place = (f) => [f.module, f.source].filter(Boolean).join("  ") || "place not in the file";
 
-function findingRow(report, finding) {
-  const share = report.total_ns > 0 ? `${((100 * finding.now_ns) / report.total_ns).toFixed(1)} %` : "–";
-  const expected = finding.predicted_ns ? formatNs(finding.predicted_ns.mid) : "–";
-  return el("tr", {}, el("td", {}, finding.rule),
-    el("td", {}, [finding.module, finding.source].filter(Boolean).join("  ") || "place not in the file"),
-    el("td", {class: "num"}, formatCount(finding.calls)), el("td", {class: "num"}, formatNs(finding.now_ns)),
-    el("td", {class: "num"}, share), el("td", {class: "num"}, expected), el("td", {}, finding.proof),
-    el("td", {}, finding.conditions.join("; ")));
+function findingRow(report, f) {
+  const gain = f.predicted_step_gain_ns;
+  const share = (ns) => percent(Math.max(0, ns), report.step.recorded_ns);
+  return [el("strong", {}, f.rule), place(f), el("code", {}, f.shapes), num(formatCount(f.calls)), num(formatNs(f.now_ns)),
+    num(percent(f.now_ns, report.total_ns)), num(f.predicted_ns ? range(f.predicted_ns, formatNs) : "–"),
+    num(gain && report.step ? range(gain, share) : "–"), f.proof, el("code", {}, f.target), f.conditions.join("; ")];
+}
+
+function findingsTable(report) {
+  if (!report.findings.length) return el("p", {}, "No chain of small operators that a rule knows.");
+  const head = ["chain", "where", "result", num("calls"), num("now"), num("share"), num("becomes (predicted)"),
+    num("step gains (predicted)"), "proof", "target", "condition"];
+  return table(head, report.findings.map((f) => findingRow(report, f)));
+}
+
+function verdict(report) {
+  const step = report.step;
+  if (!step) return null;
+  const bound = report.bound ? `${report.bound}-bound. ` : "";
+  const gain = report.findings.length ? `All chains together: ${range(step.predicted_gain_ns, (ns) => percent(Math.max(0, ns), step.recorded_ns))} of the recorded time (predicted). ` : "";
+  return el("p", {}, el("strong", {}, bound), gain,
+    report.on_device ? `Played again it takes ${formatNs(step.replayed_ns)} of ${formatNs(step.recorded_ns)} (${(100 * step.error).toFixed(1)} % off); the host alone ${formatNs(step.host_alone_ns)}, the device alone ${formatNs(step.device_alone_ns)}.` : "");
+}
+
+function operatorTable(title, rows, whole) {
+  if (!rows.length) return null;
+  return el("details", {}, el("summary", {}, title),
+    table(["operator", num("calls"), num("time"), num("share")], rows.slice(0, 25).map((op) =>
+      [el("code", {}, op.name), num(formatCount(op.calls)), num(formatNs(op.time_ns)), num(percent(op.time_ns, whole))])));
 }
 
 function reportSection(report) {
-  const heads = ["chain", "where", "calls", "now", "share", "predicted", "proof", "condition"];
-  const numbers = new Set(["calls", "now", "share", "predicted"]);
-  const facts = `${report.format}${report.device ? `, ${report.device}` : ""}, ${plural(report.events, "event")}, span ${formatNs(report.span_ns)}`;
-  return el("section", {}, el("h2", {}, baseName(report.path)), el("p", {class: "lead"}, facts),
-    report.findings.length
-      ? el("div", {class: "scroll"}, el("table", {},
-        el("thead", {}, el("tr", {}, heads.map((h) => el("th", {scope: "col", class: numbers.has(h) ? "num" : null}, h)))),
-        el("tbody", {}, report.findings.map((f) => findingRow(report, f)))))
-      : el("p", {}, "No chain of small operators that a rule knows."),
-    report.losses.filter((l) => l.severity !== "note").map((l) =>
-      el("p", {class: "note warn"}, `${formatCount(l.count)} ${l.text}`)),
+  const facts = `${report.format}${report.device ? `, ${report.device}` : ""}${report.rank >= 0 ? `, rank ${report.rank}` : ""}, ` +
+    `${plural(report.events, "event")}, span ${formatNs(report.span_ns)}, ${report.on_device ? "device work" : "operators"} ${formatNs(report.total_ns)}`;
+  const joined = report.by_kernel_ns - report.by_operator_ns;
+  return el("section", {}, el("h2", {}, baseName(report.path)), el("p", {class: "lead"}, facts), verdict(report),
+    findingsTable(report),
+    report.on_device ? el("p", {class: "note"}, `Conservation: operators ${formatNs(report.by_operator_ns)} + not joined ${formatNs(joined)} = device work ${formatNs(report.by_kernel_ns)}.`) : null,
+    report.refused.map((f) => el("p", {class: "note"}, `${f.rule}, ${plural(f.calls, "call")}, ${place(f)}: ${f.refusal}`)),
+    operatorTable(`Fused already: ${plural(report.fused.length, "operator")}`, report.fused, report.total_ns),
+    operatorTable("Where the time goes", report.operators, report.total_ns),
+    report.losses.map((l) => el("p", {class: l.severity === "note" ? "note" : "note warn"}, `${formatCount(l.count)} ${l.text}`)),
     report.advice.map((line) => el("p", {class: "note"}, line)));
+}
+
+// The same chain in several traces, such as ranks: from the least to the most.
+function spreadSection(reports) {
+  if (reports.length < 2) return null;
+  const chains = new Map();
+  for (const report of reports)
+    for (const f of report.findings) {
+      const key = [f.rule, f.module || f.source, f.shapes].join("\n");
+      const entry = chains.get(key) || {f, calls: [], times: []};
+      entry.calls.push(f.calls);
+      entry.times.push(f.now_ns);
+      chains.set(key, entry);
+    }
+  const span = (values, format) => `${format(Math.min(...values))} to ${format(Math.max(...values))}`;
+  const rows = [...chains.values()].map((c) => [el("strong", {}, c.f.rule), place(c.f), el("code", {}, c.f.shapes),
+    num(`${c.times.length} of ${reports.length}`), num(span(c.calls, formatCount)), num(span(c.times, formatNs))]);
+  return el("section", {}, el("h2", {}, "All traces"), el("p", {class: "lead"}, `${plural(reports.length, "trace")}: the same chain from the least to the most.`),
+    rows.length ? table(["chain", "where", "result", num("traces"), num("calls"), num("now")], rows) : el("p", {}, "No chain in any of them."));
 }
 
 function start() {
@@ -33,8 +76,8 @@ function start() {
   const steps = packed.steps.map((step, i) => new RecordedStep(step, packed.strings, i));
   const host = el("div", {class: "timeline"});
   document.getElementById("main").append(
-    el("header", {class: "first"}, el("p", {class: "brand"}, el("strong", {}, "opfuse"), " view")),
-    ...reports.map(reportSection),
+    el("header", {class: "first"}, el("p", {class: "brand"}, el("strong", {}, "opfuse"), " traces")),
+    spreadSection(reports) || "", ...reports.map(reportSection),
     el("section", {id: "timeline"}, el("h2", {}, "Timeline"),
       el("p", {class: "lead"}, "Rows are nested calls of one thread, or work of one stream. Coloured: chains that a rule knows."), host));
   window.timeline = new Timeline(host, steps);
