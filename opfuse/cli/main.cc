@@ -29,6 +29,7 @@ std::vector<std::unique_ptr<Verb>> all_verbs() {
   verbs.push_back(make_view());
   verbs.push_back(make_rules());
   verbs.push_back(make_explain());
+  verbs.push_back(make_match());
   verbs.push_back(make_ops());
   verbs.push_back(make_bench());
   verbs.push_back(make_doctor());

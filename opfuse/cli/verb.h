@@ -44,6 +44,7 @@ std::unique_ptr<Verb> make_compare();
 std::unique_ptr<Verb> make_view();
 std::unique_ptr<Verb> make_rules();
 std::unique_ptr<Verb> make_explain();
+std::unique_ptr<Verb> make_match();
 std::unique_ptr<Verb> make_ops();
 std::unique_ptr<Verb> make_bench();
 std::unique_ptr<Verb> make_doctor();
