@@ -300,6 +300,115 @@ TEST(TraceAnalysis, SwishOnAnNpuBecomesNpuSilu) {
   EXPECT_EQ(now_ns, 49 * 70000);
 }
 
+// The same as a timeline, synthetic: Swish is an autograd.Function, whose backward are six small
+// operators on the engine's thread. Lists are Ascend's lines; kernels are joined by arrows.
+class NpuTimeline {
+ public:
+  NpuTimeline() {
+    add(R"({"ph":"M","name":"process_name","pid":7,"tid":0,"args":{"name":"Python"}})");
+    add(R"({"ph":"M","name":"process_name","pid":800,"tid":0,"args":{"name":"Ascend Hardware"}})");
+  }
+
+  // A range of the host around what is added until end().
+  void begin(const std::string& name, int tid, int64_t sequence) {
+    open_.push_back({name, tid, sequence, now_ += 1000});
+  }
+  void end() {
+    const Open& o = open_.back();
+    now_ += 1000;
+    add(fmt::format(R"({{"ph":"X","name":"{}","pid":7,"tid":{},"ts":"{}","dur":{},"cat":"cpu_op",)"
+                    R"("args":{{"Sequence number":{},"Fwd thread id":0}}}})",
+                    o.name, o.tid, us(o.from), us(now_ - o.from), o.sequence));
+    open_.pop_back();
+  }
+  void op(const std::string& name, int tid, const std::string& dims, const std::string& types,
+          int64_t kernel_ns) {
+    const int64_t from = now_ += 2000, to = now_ += 8000;
+    add(fmt::format(R"({{"ph":"X","name":"{}","pid":7,"tid":{},"ts":"{}","dur":{},"cat":"cpu_op",)"
+                    R"("args":{{"Sequence number":-1,"Input Dims":"{}","Input type":"{}"}}}})",
+                    name, tid, us(from), us(to - from), dims, types));
+    device_ = std::max(device_ + 500, to);
+    add(fmt::format(R"({{"ph":"s","bp":"e","name":"torch_to_npu","id":{},"pid":7,"tid":{},)"
+                    R"("ts":"{}","cat":"async_npu"}})",
+                    device_, tid, us(from + 1000)));
+    add(fmt::format(R"({{"ph":"f","bp":"e","name":"torch_to_npu","id":{},"pid":800,"tid":3,)"
+                    R"("ts":"{}","cat":"async_npu"}})",
+                    device_, us(device_)));
+    add(fmt::format(R"({{"ph":"X","name":"aclnn_{}","pid":800,"tid":3,"ts":"{}","dur":{},)"
+                    R"("args":{{"Task Type":"AI_VECTOR_CORE","Stream Id":3}}}})",
+                    name.substr(6), us(device_), us(kernel_ns)));
+    device_ += kernel_ns;
+  }
+  std::string text() const { return "[" + events_ + "]"; }
+
+ private:
+  struct Open {
+    std::string name;
+    int tid;
+    int64_t sequence, from;
+  };
+  static std::string us(int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
+  void add(const std::string& event) { events_ += (events_.empty() ? "" : ",\n") + event; }
+
+  std::vector<Open> open_;
+  int64_t now_ = 1704161511420306491, device_ = 0;
+  std::string events_;
+};
+
+TEST(TraceAnalysis, SwishOnAnNpuIsFoundForwardAndBackward) {
+  constexpr int kForward = 7, kBackward = 9;
+  const std::string half = "c10::Half", line = R"(;\r\n)", scalar = line + "Scalar";
+  NpuTimeline trace;
+  const auto shape = [](int i) { return fmt::format("128,{},56,56", 16 + 8 * (i % 7)); };
+  for (int i = 0; i < 49; ++i) {
+    const std::string x = shape(i);
+    trace.op("aten::native_batch_norm", kForward, x, half, 60000);
+    trace.begin("SwishImplementation", kForward, 100 + i);
+    trace.op("aten::sigmoid", kForward, x, half, 30000);
+    trace.op("aten::mul", kForward, x + line + x, half + line + half, 40000);
+    trace.end();
+  }
+  for (int i = 48; i >= 0; --i) {
+    const std::string x = shape(i), two = x + line + x, halves = half + line + half;
+    trace.begin("SwishImplementationBackward", kBackward, 100 + i);
+    trace.op("aten::sigmoid", kBackward, x, half, 30000);
+    trace.op("aten::rsub", kBackward, x + line + line, half + scalar + scalar, 30000);
+    trace.op("aten::mul", kBackward, two, halves, 40000);
+    trace.op("aten::add", kBackward, x + line + line, half + scalar + scalar, 30000);
+    trace.op("aten::mul", kBackward, two, halves, 40000);
+    trace.op("aten::mul", kBackward, two, halves, 40000);
+    trace.end();
+    trace.op("aten::native_batch_norm_backward", kBackward, two, halves, 80000);
+  }
+  const TraceAnalysis a = analyze_text(trace.text(), "trace_view.json");
+  EXPECT_EQ(a.report.format, "ascend timeline");
+  EXPECT_FALSE(a.report.losses.damaged());
+  EXPECT_EQ(a.report.by_kernel_ns, a.report.by_operator_ns);
+  int64_t calls = 0, backward = 0, launches = 0, now_ns = 0, backward_ns = 0, gain_ns = 0;
+  for (const report::TraceFinding& finding : a.report.findings) {
+    if (finding.rule != "silu" || finding.backward) continue;
+    EXPECT_EQ(finding.target, "torch_npu.npu_silu");
+    EXPECT_LT(finding.proof, graph::Proof::kP2);
+    EXPECT_TRUE(finding.priced && finding.backward_price.known);
+    calls += finding.calls;
+    backward += finding.backward_calls;
+    launches += finding.backward_price.launches;
+    now_ns += finding.price.now_ns;
+    backward_ns += finding.backward_price.now_ns;
+    gain_ns += finding.step_gain_ns.mid;
+  }
+  EXPECT_EQ(calls, 49);
+  EXPECT_EQ(backward, 49);
+  EXPECT_EQ(launches, 49 * 6);
+  EXPECT_EQ(now_ns, 49 * 70000);
+  EXPECT_EQ(backward_ns, 49 * 210000);
+  // Eight kernels become two: most of the 280 us of a call are gained, as the device decides.
+  EXPECT_TRUE(a.report.step.known && a.report.step.has_host);
+  EXPECT_LT(a.report.step.error, 0.03);
+  EXPECT_GT(gain_ns, int64_t{49} * 100000);
+  EXPECT_LT(gain_ns, int64_t{49} * 280000);
+}
+
 std::string sample(const char* name) {
   const char* folder = std::getenv("OPFUSE_SAMPLES");
   return folder == nullptr ? "" : std::string(folder) + "/" + name;

@@ -83,14 +83,40 @@ Price TracePrices::of(const match::Match& match) const {
   for (ValueId value : match.outputs)
     if (value != kNone) values.insert(value);
   price.bytes = moved_bytes(graph, values);
-  if (price.bytes <= 0) return price;
+  predict(&price);
+  return price;
+}
+
+Price TracePrices::of_backward(const match::Match& match,
+                               const std::vector<graph::NodeId>& nodes) const {
+  const graph::Graph& graph = inferred_.graph;
+  Price price;
+  for (graph::NodeId node : nodes) {
+    price.now_ns += std::max<int64_t>(graph.nodes[node].dur_ns, 0);
+    price.launches += inferred_.kernels[node];
+  }
+  std::set<ValueId> inputs, outputs;
+  for (ValueId value : match.inputs)
+    if (value != kNone) inputs.insert(value);
+  for (ValueId value : match.outputs)
+    if (value != kNone) outputs.insert(value);
+  const int64_t read = moved_bytes(graph, inputs), written = moved_bytes(graph, outputs);
+  if (nodes.empty() || read < 0 || written < 0) return price;
+  price.bytes = written + 2 * read;
+  predict(&price);
+  return price;
+}
+
+void TracePrices::predict(Price* made) const {
+  Price& price = *made;
+  if (price.bytes <= 0) return;
   // The nearest size that this trace has kernels of.
   const size_t wanted = bucket_of(price.bytes);
   const std::vector<double>* rates = nullptr;
   for (size_t away = 0; away < rates_.size() && rates == nullptr; ++away)
     for (const size_t at : {wanted - away, wanted + away})
       if (at < rates_.size() && !rates_[at].empty() && rates == nullptr) rates = &rates_[at];
-  if (rates == nullptr) return price;
+  if (rates == nullptr) return;
   const auto time_at = [&](double share) {
     const auto ns =
         static_cast<int64_t>(static_cast<double>(price.bytes) / quantile(*rates, share));
@@ -100,7 +126,6 @@ Price TracePrices::of(const match::Match& match) const {
   price.mid_ns = time_at(0.75);
   price.high_ns = time_at(0.25);
   price.known = true;
-  return price;
 }
 
 }  // namespace opfuse::price

@@ -24,8 +24,13 @@ class TracePrices {
  public:
   explicit TracePrices(const graph::InferredGraph& inferred);
   Price of(const match::Match& match) const;
+  // Of these backward operators of the match: what the gradient of a fused operator must move is
+  // the gradients of its results and, twice, its inputs (read, and their gradients written).
+  Price of_backward(const match::Match& match, const std::vector<graph::NodeId>& nodes) const;
 
  private:
+  void predict(Price* price) const;  // from its bytes
+
   // Of one power of two of bytes: bytes per nanosecond of the kernels there, in order.
   std::array<std::vector<double>, 64> rates_;
   int64_t shortest_ns_ = 0;

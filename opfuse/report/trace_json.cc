@@ -40,6 +40,15 @@ Json finding_json(const TraceFinding& f) {
   if (f.priced)
     json["predicted_ns"] = {
         {"low", f.price.low_ns}, {"mid", f.price.mid_ns}, {"high", f.price.high_ns}};
+  if (f.backward_calls > 0) {
+    json["backward_calls"] = f.backward_calls;
+    json["backward_now_ns"] = f.backward_price.now_ns;
+    json["backward_launches"] = f.backward_price.launches;
+    if (f.backward_price.known)
+      json["predicted_backward_ns"] = {{"low", f.backward_price.low_ns},
+                                       {"mid", f.backward_price.mid_ns},
+                                       {"high", f.backward_price.high_ns}};
+  }
   if (f.priced) json["predicted_step_gain_ns"] = range_json(f.step_gain_ns);
   if (!f.refusal.empty()) json["refusal"] = f.refusal;
   return json;

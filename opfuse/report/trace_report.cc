@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "opfuse/base/dtype.h"
+#include "opfuse/price/backward_nodes.h"
 #include "opfuse/price/step_replay.h"
 #include "opfuse/trace/file_events.h"
 
@@ -44,7 +45,8 @@ class Reporter {
         table_(table),
         inferred_(inferred),
         matches_(matches),
-        prices_(inferred) {}
+        prices_(inferred),
+        backward_(inferred.graph, matches) {}
 
   TraceReport run() {
     describe_file();
@@ -191,8 +193,13 @@ class Reporter {
     report_.bound = "host";
     for (TraceFinding& finding : report_.findings) {
       if (!finding.priced) continue;
-      const price::Price& p = finding.price;
-      finding.step_gain_ns = {p.now_ns - p.high_ns, p.now_ns - p.mid_ns, p.now_ns - p.low_ns};
+      finding.step_gain_ns = {};
+      for (const price::Price& p : {finding.price, finding.backward_price}) {
+        if (!p.known) continue;
+        finding.step_gain_ns.low += p.now_ns - p.high_ns;
+        finding.step_gain_ns.mid += p.now_ns - p.mid_ns;
+        finding.step_gain_ns.high += p.now_ns - p.low_ns;
+      }
       step.gain_ns.low += finding.step_gain_ns.low;
       step.gain_ns.mid += finding.step_gain_ns.mid;
       step.gain_ns.high += finding.step_gain_ns.high;
@@ -221,18 +228,23 @@ class Reporter {
     price::ReplayChange change;
     for (const size_t m : finding.matches) {
       const match::Match& match = matches_.matches[m];
-      std::vector<int32_t> kernels;
-      for (NodeId node : match.nodes)
-        kernels.insert(kernels.end(), kernels_of_node_[node].begin(), kernels_of_node_[node].end());
-      if (kernels.empty()) continue;
-      std::ranges::sort(kernels);
-      const price::Price price = prices_.of(match);
-      change.durations_ns.emplace_back(kernels.back(), end == 0   ? price.high_ns
-                                                       : end == 1 ? price.mid_ns
-                                                                  : price.low_ns);
-      change.removed.insert(change.removed.end(), kernels.begin(), kernels.end() - 1);
+      replace(match.nodes, prices_.of(match), end, &change);
+      const std::vector<NodeId> backward = backward_.of(match);
+      if (!backward.empty()) replace(backward, prices_.of_backward(match, backward), end, &change);
     }
     return change;
+  }
+
+  void replace(const std::vector<NodeId>& nodes, const price::Price& price, int end,
+               price::ReplayChange* change) const {
+    std::vector<int32_t> kernels;
+    for (NodeId node : nodes)
+      kernels.insert(kernels.end(), kernels_of_node_[node].begin(), kernels_of_node_[node].end());
+    if (kernels.empty() || !price.known) return;
+    std::ranges::sort(kernels);
+    const int64_t ns[] = {price.high_ns, price.mid_ns, price.low_ns};
+    change->durations_ns.emplace_back(kernels.back(), ns[end]);
+    change->removed.insert(change->removed.end(), kernels.begin(), kernels.end() - 1);
   }
 
   // Operators that are what a chain would become.
@@ -325,18 +337,33 @@ class Reporter {
     finding.calls = 1;
     finding.price = prices_.of(match);
     finding.priced = finding.price.known;
+    const std::vector<NodeId> backward = backward_.of(match);
+    if (!backward.empty()) {
+      finding.backward_calls = 1;
+      finding.backward_price = prices_.of_backward(match, backward);
+    }
     finding.proof = proof_of(match);
     finding.backward = graph().nodes[last].region.flags & trace::kGraphTask;
     return finding;
   }
 
+  static void add_price(price::Price* to, const price::Price& from) {
+    to->now_ns += from.now_ns;
+    to->low_ns += from.low_ns;
+    to->mid_ns += from.mid_ns;
+    to->high_ns += from.high_ns;
+    to->launches += from.launches;
+  }
+
   static void add_call(TraceFinding* to, const TraceFinding& from) {
     to->calls += from.calls;
-    to->price.now_ns += from.price.now_ns;
-    to->price.low_ns += from.price.low_ns;
-    to->price.mid_ns += from.price.mid_ns;
-    to->price.high_ns += from.price.high_ns;
-    to->price.launches += from.price.launches;
+    add_price(&to->price, from.price);
+    to->backward_price.known =
+        to->backward_calls == 0
+            ? from.backward_price.known
+            : to->backward_price.known && (from.backward_calls == 0 || from.backward_price.known);
+    to->backward_calls += from.backward_calls;
+    add_price(&to->backward_price, from.backward_price);
     to->priced = to->priced && from.priced;
     to->proof = std::min(to->proof, from.proof);
     to->matches.insert(to->matches.end(), from.matches.begin(), from.matches.end());
@@ -393,6 +420,7 @@ class Reporter {
   const graph::InferredGraph& inferred_;
   const match::MatchReport& matches_;
   price::TracePrices prices_;
+  price::BackwardNodes backward_;
   mutable std::vector<std::vector<int32_t>> kernels_of_node_;  // rows of EventTable::kernels
   TraceReport report_;
 };
@@ -409,8 +437,9 @@ double possible_share(const TraceReport& report, Proof least) {
   if (report.total_ns <= 0) return 0;
   int64_t saved = 0;
   for (const TraceFinding& finding : report.findings)
-    if (finding.priced && finding.proof >= least)
-      saved += std::max<int64_t>(finding.price.now_ns - finding.price.mid_ns, 0);
+    for (const price::Price& p : {finding.price, finding.backward_price})
+      if (finding.priced && p.known && finding.proof >= least)
+        saved += std::max<int64_t>(p.now_ns - p.mid_ns, 0);
   return static_cast<double>(saved) / static_cast<double>(report.total_ns);
 }
 

@@ -41,6 +41,8 @@ struct TraceFinding {
   int64_t calls = 0;
   price::Price price;  // summed over the calls
   bool priced = false;
+  int64_t backward_calls = 0;   // of the calls: those whose backward is in the trace
+  price::Price backward_price;  // of their backward operators, where that is known
   Range step_gain_ns;  // predicted, of this finding alone; all 0 where nothing is predicted
   graph::Proof proof = graph::Proof::kP3;  // the weakest edge inside the chain
   bool backward = false;

@@ -113,6 +113,16 @@ std::string finding_lines(const TraceReport& r, const TraceFinding& f) {
   if (r.step.known && f.priced)
     text += fmt::format("; step {}", gain_text(f.step_gain_ns, r.step.recorded_ns));
   text += '\n';
+  if (f.backward_calls > 0)
+    text += fmt::format(
+        "      backward of {} calls: {}{}\n", format_count(f.backward_calls),
+        time_text(f.backward_price.now_ns),
+        f.backward_price.known
+            ? fmt::format(
+                  ", predicted {} [{}, {}], {} launches fewer", time_text(f.backward_price.mid_ns),
+                  time_text(f.backward_price.low_ns), time_text(f.backward_price.high_ns),
+                  format_count(std::max<int64_t>(f.backward_price.launches - f.backward_calls, 0)))
+            : "");
   for (const std::string& condition : f.conditions) text += "      " + condition + '\n';
   return text;
 }

@@ -86,7 +86,7 @@ class CallFinder {
         if (++kernels_of[launch->second] == 2) ++calls_.graph_launches;
       }
       if (calls_.operator_of[i] == kNone) calls_.operator_of[i] = by_external(i, operators);
-      if (calls_.operator_of[i] == kNone) calls_.operator_of[i] = by_flow(i);
+      if (calls_.operator_of[i] == kNone) join_by_flow(i);
       if (file_.kind[i] == FileKind::kKernel && calls_.launch[i] == kNone &&
           calls_.operator_of[i] == kNone) {
         ++calls_.orphans;
@@ -118,9 +118,12 @@ class CallFinder {
     }
   }
 
-  int32_t by_flow(size_t row) const {
+  // The arrow's beginning stands for the launch.
+  void join_by_flow(size_t row) {
     const auto it = flow_start_.find({file_.thread[row], file_.start_ns[row]});
-    return it == flow_start_.end() ? kNone : operator_at(it->second);
+    if (it == flow_start_.end()) return;
+    calls_.operator_of[row] = operator_at(it->second);
+    if (calls_.launch[row] == kNone) calls_.launch[row] = it->second;
   }
 
   // The innermost operator on the thread of `row` at its time.

@@ -6,18 +6,24 @@ const percent = (part, whole) => (whole > 0 ? `${((100 * part) / whole).toFixed(
 const range = (r, format) => `${format(r.mid)} [${format(r.low)}, ${format(r.high)}]`;
 const place = (f) => [f.module, f.source].filter(Boolean).join("  ") || "place not in the file";
 
+// A range in two lines: the middle, and below it from the lowest to the highest.
+const rangeCell = (r, format) => num(el("div", {}, format(r.mid), el("div", {class: "note"}, `${format(r.low)} – ${format(r.high)}`)));
+
 function findingRow(report, f) {
-  const gain = f.predicted_step_gain_ns;
+  const gain = report.step && f.predicted_step_gain_ns;
   const share = (ns) => percent(Math.max(0, ns), report.step.recorded_ns);
-  return [el("strong", {}, f.rule), place(f), el("code", {}, f.shapes), num(formatCount(f.calls)), num(formatNs(f.now_ns)),
-    num(percent(f.now_ns, report.total_ns)), num(f.predicted_ns ? range(f.predicted_ns, formatNs) : "–"),
-    num(gain && report.step ? range(gain, share) : "–"), f.proof, el("code", {}, f.target), f.conditions.join("; ")];
+  return [el("div", {}, el("strong", {}, f.rule), el("div", {class: "note"}, el("code", {}, f.shapes))),
+    el("div", {}, place(f), f.backward ? " (backward)" : "", 
+      f.backward_calls ? el("div", {class: "note"}, `backward of ${plural(f.backward_calls, "call")}: ${formatNs(f.backward_now_ns)}${f.predicted_backward_ns ? `, predicted ${range(f.predicted_backward_ns, formatNs)}` : ""}`) : null,
+      f.conditions.map((c) => el("div", {class: "note"}, c))),
+    num(formatCount(f.calls)), num(el("div", {}, formatNs(f.now_ns), el("div", {class: "note"}, percent(f.now_ns, report.total_ns)))),
+    f.predicted_ns ? rangeCell(f.predicted_ns, formatNs) : num("–"), gain ? rangeCell(gain, share) : num("–"),
+    f.proof, el("code", {}, f.target)];
 }
 
 function findingsTable(report) {
   if (!report.findings.length) return el("p", {}, "No chain of small operators that a rule knows.");
-  const head = ["chain", "where", "result", num("calls"), num("now"), num("share"), num("becomes (predicted)"),
-    num("step gains (predicted)"), "proof", "target", "condition"];
+  const head = ["chain", "where", num("calls"), num("now, share"), num("fused (predicted)"), num("step gains (predicted)"), "proof", "target"];
   return table(head, report.findings.map((f) => findingRow(report, f)));
 }
 
