@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -151,6 +152,32 @@ def test_profile_of_a_single_step_is_written_too(tmp_path):
     trace = tmp_path / "trace.json"
     assert "trace of steps 1 to 1" in train("-b", 2, "--steps", 1, "-j", 0, "--profile", trace)
     assert "aten::sigmoid" in trace.read_text()
+
+
+def test_profiles_before_and_after_the_published_edit_compare(tmp_path):
+    """Swish by hand against F.silu: what became what at how many places, two steps of 49 calls."""
+    if not (EXAMPLE / "efficientnet_pytorch").is_dir():
+        pytest.skip("efficientnet_pytorch is installed, not in the example's folder")
+    for side in ("before", "after"):
+        shutil.copytree(EXAMPLE, tmp_path / side, ignore=shutil.ignore_patterns(".work"))
+    utils = tmp_path / "after" / "efficientnet_pytorch" / "utils.py"
+    text = utils.read_text()
+    assert text.count("SwishImplementation.apply(x)") == 1
+    utils.write_text(text.replace("SwishImplementation.apply(x)", "torch.nn.functional.silu(x)"))
+    for side in ("before", "after"):
+        done = python(tmp_path / side / "main.py", *SMALL, "-b", 2, "--steps", 3, "-j", 0,
+                      "--profile", tmp_path / f"{side}.json")  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    done = run(os.environ["OPFUSE_BIN"], "compare", tmp_path / "before.json",
+               tmp_path / "after.json", "--batch", 2, "--top", 30)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = done.stdout
+    assert re.search(r"98 x +aten.sigmoid, aten.mul.Tensor -> aten.silu ", found), found
+    assert re.search(r"TIME \(profiled\)", found) and "images/s" in found
+    assert re.search(r"aten.silu +0 +98 .* new", found)
+    assert re.search(r"aten.silu_backward +0 +98 .* new", found)
+    # 49 Swish and 16 gates, forward and backward, in two steps; the gates stay.
+    assert re.search(r"aten.sigmoid +228 +32 ", found)
 
 
 # Messages

@@ -78,6 +78,7 @@ class Comparer {
     align();
     result_.operators = changes(names(before_, false), names(after_, false));
     result_.modules = changes(names(before_, true), names(after_, true));
+    result_.chains = changes(chains(before_), chains(after_));
     result_.step_before_s = median_step(*before_.file);
     result_.step_after_s = median_step(*after_.file);
     return std::move(result_);
@@ -92,9 +93,12 @@ class Comparer {
     std::map<std::string, int> numbers;
     const auto sequence = [&](const TraceSide& side) {
       std::vector<int> list;
-      for (const graph::Node& node : graph(side).nodes)
-        list.push_back(
-            numbers.try_emplace(node.op, static_cast<int>(numbers.size())).first->second);
+      // Forward and backward are never taken for one another.
+      for (const graph::Node& node : graph(side).nodes) {
+        const bool backward = node.region.flags & trace::kGraphTask;
+        const std::string key = node.op + (backward ? " backward" : "");
+        list.push_back(numbers.try_emplace(key, static_cast<int>(numbers.size())).first->second);
+      }
       return list;
     };
     const std::vector<int> a = sequence(before_), b = sequence(after_);
@@ -149,6 +153,15 @@ class Comparer {
       if (name.empty()) continue;
       ++totals[name].first;
       totals[name].second += std::max<int64_t>(node.dur_ns, 0);
+    }
+    return totals;
+  }
+
+  static Totals chains(const TraceSide& side) {
+    Totals totals;
+    for (const TraceFinding& finding : side.report->findings) {
+      totals[finding.rule].first += finding.calls;
+      totals[finding.rule].second += finding.price.now_ns + finding.backward_price.now_ns;
     }
     return totals;
   }
@@ -261,6 +274,7 @@ std::string comparison_text(const TraceComparison& c, const TraceReport& before,
   }
   text += changes_text("operator", c.operators, top);
   text += changes_text("module", c.modules, top);
+  text += changes_text("chain that a rule knows", c.chains, top);
   return text;
 }
 

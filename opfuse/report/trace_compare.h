@@ -38,6 +38,7 @@ struct TraceComparison {
   std::vector<TraceEdit> edits;  // by time, largest first
   std::vector<TraceChange> operators;  // by difference of time, largest first; equal ones left out
   std::vector<TraceChange> modules;
+  std::vector<TraceChange> chains;  // of small operators, by rule: gone where they were replaced
   double step_before_s = 0, step_after_s = 0;  // median of ProfilerStep rows; 0: none
 };
 
