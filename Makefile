@@ -1,6 +1,6 @@
 # Thin: every target is a script or a preset that can be run by itself.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-all check format clean uninstall
+.PHONY: help setup build demo test test-all fuzz check format clean uninstall
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
@@ -33,9 +33,14 @@ test: ## All tests: C++, then Python and the browser; at most 15 minutes on 2 co
 	@tools/build.sh $(PRESET) all
 	@tools/test.sh $(PRESET)
 
-test-all: test ## The tests, then the C++ tests again under the sanitizers
+test-all: test ## The tests, the C++ tests again under the sanitizers, and fuzzing
 	@tools/build.sh asan all
 	@ctest --preset asan --progress
+	@if command -v clang++ >/dev/null; then tools/fuzz.sh; \
+	else echo 'make test-all: no clang++, so the readers of trace files are not fuzzed'; fi
+
+fuzz: ## Fuzz each reader of trace files for 10 minutes (clang++)
+	@tools/fuzz.sh
 
 check: ## What is not a test: layers, format, paths of this machine
 	@tools/bootstrap.sh check
