@@ -1,4 +1,4 @@
-"""Operators with a batch norm: running statistics, statistics that are handed on, refusals."""
+"""Operators with a norm: running statistics, statistics that are handed on, dropout, refusals."""
 
 import pytest
 import torch
@@ -111,3 +111,44 @@ def test_squeeze_layers_that_are_no_1x1_convolutions_are_refused():
             torch.randn(2, 8, 4, 4), None, None, None, None, True, 0.1, 1e-3, "silu",
             torch.randn(2, 8, 3, 3), None, torch.randn(8, 2, 1, 1), None,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
+def test_dropout_before_a_norm_draws_the_numbers_of_torch(dtype, p):
+    given = {
+        name: torch.randn(shape, dtype=torch.float64).to(dtype).requires_grad_()
+        for name, shape in {"x": (6, 33), "residual": (6, 33), "weight": 33, "bias": 33}.items()
+    }
+    given |= {"p": p, "training": True}
+    found = []
+    for function, values in (
+        (functional.dropout_add_layer_norm, given),
+        (compositions.dropout_add_layer_norm, given),
+        (compositions.dropout_add_layer_norm, raised(given)),
+    ):
+        torch.manual_seed(3)
+        found.append(run(function, values))
+        found[-1]["next"] = torch.rand(1)  # as many were drawn
+    new, old, truth = found
+    for name in new:
+        error = (old[name].double() - truth[name].double()).abs().max()
+        limit = 2 * error + 16 * torch.finfo(dtype).eps * max(1, truth[name].abs().max())
+        assert (new[name].double() - truth[name].double()).abs().max() <= limit, name
+    assert torch.equal(new["next"], old["next"])
+
+
+def test_dropout_before_a_norm_refuses_no_probability():
+    x = torch.randn(2, 3)
+    with pytest.raises(ValueError, match="expected p between 0 and 1, found 1.5"):
+        functional.dropout_add_layer_norm(x, x, p=1.5, training=True)
+
+
+def test_only_the_sum_of_a_norm_may_be_used():
+    x, r = (torch.randn(4, 5, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    torch.manual_seed(0)
+    _, total = functional.dropout_add_layer_norm(x, r, p=0.5, training=True)
+    grads = torch.autograd.grad(total.sum(), (x, r))
+    torch.manual_seed(0)
+    want = torch.nn.functional.dropout(torch.ones_like(x), 0.5)
+    assert torch.equal(grads[0], want) and torch.equal(grads[1], torch.ones_like(r))

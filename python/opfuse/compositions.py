@@ -13,6 +13,22 @@ def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
     return F.silu(gate) * up
 
 
+def gelu_mul(gate: Tensor, up: Tensor) -> Tensor:
+    return F.gelu(gate) * up
+
+
+def gelu_tanh_mul(gate: Tensor, up: Tensor) -> Tensor:
+    return F.gelu(gate, approximate="tanh") * up
+
+
+def quick_gelu(x: Tensor, beta: float = 1.702) -> Tensor:
+    return x * torch.sigmoid(beta * x)
+
+
+def swish_beta(x: Tensor, beta: Tensor) -> Tensor:
+    return x * torch.sigmoid(beta * x)
+
+
 def _raised(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
@@ -31,6 +47,11 @@ def rms_norm(x, weight=None, eps=1e-6, *, offset=0.0, cast="output"):
 def add_rms_norm(x, residual, weight=None, eps=1e-6, *, offset=0.0, cast="output"):
     total = x + residual
     return rms_norm(total, weight, eps, offset=offset, cast=cast), total
+
+
+def dropout_add_layer_norm(x, residual, weight=None, bias=None, p=0.0, training=False, eps=1e-5):
+    total = F.dropout(x, p, training) + residual
+    return F.layer_norm(total, total.shape[-1:], weight, bias, eps), total
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:

@@ -22,8 +22,13 @@ from opfuse import library as _library
 _library.load()
 
 _silu_mul = _ops.opfuse.silu_mul.default
+_gelu_mul = _ops.opfuse.gelu_mul.default
+_gelu_tanh_mul = _ops.opfuse.gelu_tanh_mul.default
+_quick_gelu = _ops.opfuse.quick_gelu.default
+_swish_beta = _ops.opfuse.swish_beta.default
 _rms_norm = _ops.opfuse.rms_norm.default
 _add_rms_norm = _ops.opfuse.add_rms_norm.default
+_dropout_add_layer_norm = _ops.opfuse.dropout_add_layer_norm.default
 _rope = _ops.opfuse.rope.default
 _sigmoid_gate = _ops.opfuse.sigmoid_gate.default
 _batch_norm_act = _ops.opfuse.batch_norm_act.default
@@ -41,6 +46,41 @@ def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
     Example: `silu_mul(torch.randn(4, 8), torch.randn(4, 8))`
     """
     return _silu_mul(gate, up)
+
+
+def gelu_mul(gate: Tensor, up: Tensor) -> Tensor:
+    """`F.gelu(gate) * up`: GEGLU, with the error function. Shapes, class and memory as `silu_mul`.
+
+    Example: `gelu_mul(*torch.randn(4, 16).chunk(2, -1))`
+    """
+    return _gelu_mul(gate, up)
+
+
+def gelu_tanh_mul(gate: Tensor, up: Tensor) -> Tensor:
+    """`F.gelu(gate, approximate="tanh") * up`: Gemma, T5 v1.1. Another function than `gelu_mul`, by
+    up to 5e-4 for up = 1. Shapes, class and memory as `silu_mul`.
+
+    Example: `gelu_tanh_mul(torch.randn(4, 8), torch.randn(4, 8))`
+    """
+    return _gelu_tanh_mul(gate, up)
+
+
+def quick_gelu(x: Tensor, beta: float = 1.702) -> Tensor:
+    """`x * torch.sigmoid(beta * x)`: CLIP's activation. Any shape. Class E1. Saves x.
+
+    Example: `quick_gelu(torch.randn(4, 8))`
+    """
+    return _quick_gelu(x, beta)
+
+
+def swish_beta(x: Tensor, beta: Tensor) -> Tensor:
+    """`x * torch.sigmoid(beta * x)` with a learnable beta; the kernel wants one of one element.
+
+    x is of any shape. Class E1; the gradient of beta is summed in float64. Saves x and beta.
+
+    Example: `swish_beta(torch.randn(4, 8), torch.ones(1))`
+    """
+    return _swish_beta(x, beta)
 
 
 def rms_norm(
@@ -80,6 +120,34 @@ def add_rms_norm(
     Example: `y, h = add_rms_norm(torch.randn(4, 8), torch.randn(4, 8), torch.ones(8))`
     """
     return _add_rms_norm(x, residual, weight, eps, offset, cast)
+
+
+def dropout_add_layer_norm(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    p: float = 0.0,
+    training: bool = False,
+    eps: float = 1e-5,
+) -> tuple[Tensor, Tensor]:
+    """`sum = F.dropout(x, p, training) + residual; y = F.layer_norm(sum, sum.shape[-1:], …)`.
+
+    Returns (y, sum): a pre-norm block hands the sum on. x and residual are (..., n), weight and
+    bias (n,); the kernel wants contiguous ones. The random numbers are drawn as F.dropout draws
+    them, so a seed gives the same mask. Class E1. Saves sum, mask and parameters. Raises ValueError
+    for p outside of [0, 1].
+
+    Example: `y, h = dropout_add_layer_norm(torch.randn(4, 8), torch.randn(4, 8), torch.ones(8))`
+    """
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout_add_layer_norm: expected p between 0 and 1, found {p}")
+    noise = None
+    if training and p > 0 and x.numel():
+        noise = _torch.empty_like(x).bernoulli_(1 - p) if p < 1 else _torch.zeros_like(x)
+        if p < 1:
+            noise = noise.div_(1 - p)
+    return _dropout_add_layer_norm(x, residual, noise, weight, bias, eps)
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:

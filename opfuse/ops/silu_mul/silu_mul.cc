@@ -1,93 +1,28 @@
-// out       = g s u,  s = sigmoid(g)
-// grad_gate = d u s (1 + g (1 - s))
-// grad_up   = d g s
+// act(g) = g s,  act'(g) = s (1 + g (1 - s)),  s = sigmoid(g)
 
 #include "opfuse/ops/silu_mul/silu_mul.h"
 
-#include "opfuse/ops/simd/dispatch.h"
-#include "opfuse/ops/simd/math.h"
-#include "opfuse/ops/simd/pieces.h"
+#include "opfuse/ops/simd/gated.h"
 
 namespace opfuse::ops {
 namespace {
 
-template <class S>
-void forward_typed(const Exec& exec, const SiluMulArgs& a) {
-  const bool no_gaps = a.gate_stride == a.cols && a.up_stride == a.cols;
-  const Pieces pieces(a.rows, a.cols, no_gaps);
-  const bool past_cache = a.rows * a.cols * int64_t{3 * sizeof(S)} >= exec.stream_bytes &&
-                          pieces.length % kLanes<S> == 0 && is_aligned(out<S>(a.out));
-  with_choice(past_cache, [&](auto streamed) {
-    for_pieces(exec, pieces, [&](int64_t piece) {
-      const S* gate = in<S>(a.gate) + piece * pieces.step(a.gate_stride);
-      const S* up = in<S>(a.up) + piece * pieces.step(a.up_stride);
-      S* y = out<S>(a.out) + piece * pieces.length;
-      sweep<kLanes<S>>(
-          pieces.size(piece),
-          [&](int64_t i) {
-            put<decltype(streamed)::value>(y + i, silu(load(gate + i)) * load(up + i));
-          },
-          [&](int64_t i, int64_t n) {
-            store_n(y + i, silu(load_n(gate + i, n)) * load_n(up + i, n), n);
-          });
-      if (decltype(streamed)::value) finish_streams();
-    });
-  });
-}
-
-template <class S, bool kGate, bool kUp>
-void backward_typed(const Exec& exec, const SiluMulBackwardArgs& a) {
-  const bool no_gaps = a.grad_stride == a.cols && a.gate_stride == a.cols && a.up_stride == a.cols;
-  const Pieces pieces(a.rows, a.cols, no_gaps);
-  const bool past_cache = a.rows * a.cols * int64_t{5 * sizeof(S)} >= exec.stream_bytes &&
-                          pieces.length % kLanes<S> == 0 && is_aligned(out<S>(a.grad_gate)) &&
-                          is_aligned(out<S>(a.grad_up));
-  with_choice(past_cache, [&](auto streamed) {
-    for_pieces(exec, pieces, [&](int64_t piece) {
-      const S* grad = in<S>(a.grad) + piece * pieces.step(a.grad_stride);
-      const S* gate = in<S>(a.gate) + piece * pieces.step(a.gate_stride);
-      const S* up = in<S>(a.up) + piece * pieces.step(a.up_stride);
-      S* dgate = out<S>(a.grad_gate) + piece * pieces.length;
-      S* dup = out<S>(a.grad_up) + piece * pieces.length;
-      sweep<kLanes<S>>(
-          pieces.size(piece),
-          [&](int64_t i) {
-            VectorOf<S> s;
-            const auto g = load(gate + i), d = load(grad + i);
-            const auto slope = silu_slope(g, &s);
-            if (kGate) put<decltype(streamed)::value>(dgate + i, d * load(up + i) * slope);
-            if (kUp) put<decltype(streamed)::value>(dup + i, d * (g * s));
-          },
-          [&](int64_t i, int64_t n) {
-            VectorOf<S> s;
-            const auto g = load_n(gate + i, n), d = load_n(grad + i, n);
-            const auto slope = silu_slope(g, &s);
-            if (kGate) store_n(dgate + i, d * load_n(up + i, n) * slope, n);
-            if (kUp) store_n(dup + i, d * (g * s), n);
-          });
-      if (decltype(streamed)::value) finish_streams();
-    });
-  });
-}
-
-void forward(const Exec& exec, const SiluMulArgs& a) {
-  with_storage(a.dtype, [&](auto s) { forward_typed<decltype(s)>(exec, a); });
-}
-
-void backward(const Exec& exec, const SiluMulBackwardArgs& a) {
-  with_storage(a.dtype, [&](auto s) {
-    using S = decltype(s);
-    if (a.grad_gate && a.grad_up)
-      backward_typed<S, true, true>(exec, a);
-    else if (a.grad_gate)
-      backward_typed<S, true, false>(exec, a);
-    else if (a.grad_up)
-      backward_typed<S, false, true>(exec, a);
-  });
-}
+struct Silu {
+  template <class V>
+  static OPFUSE_INLINE V value(V g) {
+    return silu(g);
+  }
+  template <class V>
+  static OPFUSE_INLINE V slope(V g, V* value) {
+    V s;
+    const V slope = silu_slope(g, &s);
+    *value = g * s;
+    return slope;
+  }
+};
 
 }  // namespace
 
-const SiluMulKernels OPFUSE_LEVEL::silu_mul = {forward, backward};
+const GatedKernels OPFUSE_LEVEL::silu_mul = {forward<Silu>, backward<Silu>};
 
 }  // namespace opfuse::ops

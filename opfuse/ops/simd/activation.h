@@ -12,13 +12,11 @@ enum class Kind { kNone, kSilu, kClamp, kAny };
 
 template <class V>
 OPFUSE_INLINE V gelu(V z) {
-  return splat<V>(0.5) * z * (erf(z * splat<V>(0.70710678118654752)) + splat<V>(1));
+  return z * normal_cdf(z);
 }
 template <class V>
 OPFUSE_INLINE V gelu_slope(V z) {
-  const V cdf = splat<V>(0.5) * (erf(z * splat<V>(0.70710678118654752)) + splat<V>(1));
-  const V pdf = splat<V>(0.39894228040143268) * exp(splat<V>(-0.5) * z * z);
-  return fma(z, pdf, cdf);
+  return fma(z, normal_pdf(z), normal_cdf(z));
 }
 template <class V>
 OPFUSE_INLINE V hardswish(V z) {

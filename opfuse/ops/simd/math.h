@@ -149,6 +149,16 @@ OPFUSE_INLINE F64v erf(F64v x) {
   return each(x, [](double v) { return __builtin_erf(v); });
 }
 
+// The normal distribution: P(X <= x) and its density.
+template <class V>
+OPFUSE_INLINE V normal_cdf(V x) {
+  return splat<V>(0.5) * (erf(x * splat<V>(0.70710678118654752)) + splat<V>(1));
+}
+template <class V>
+OPFUSE_INLINE V normal_pdf(V x) {
+  return splat<V>(0.39894228040143268) * exp(splat<V>(-0.5) * x * x);
+}
+
 OPFUSE_INLINE F32v log(F32v x) {
   const F32v scaled = x < 0x1p-126f ? x * 0x1p23f : x;  // denormals
   const I32v bits = bits_as<I32v>(scaled);

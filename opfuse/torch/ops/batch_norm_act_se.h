@@ -116,8 +116,8 @@ struct BatchNormActSeBackward {
                      const Tensor&, const Tensor&, double, bool, std::string_view, std::string_view,
                      bool, Wanted wanted) {
     return {wanted[0] ? empty_norm(x) : Tensor(),  empty_like_if(wanted[1], weight),
-            empty_like_if(wanted[2], bias),        empty_like_if(wanted[3], reduce),
-            empty_like_if(wanted[4], reduce_bias), empty_like_if(wanted[5], expand),
+            empty_like_if(wanted[2], bias),        wanted[3] ? at::empty_like(reduce) : Tensor(),
+            empty_like_if(wanted[4], reduce_bias), wanted[5] ? at::empty_like(expand) : Tensor(),
             empty_like_if(wanted[6], expand_bias)};
   }
 
@@ -165,8 +165,12 @@ struct BatchNormActSeBackward {
     kernels.backward_apply(exec(), args);
     if (grad_w.defined()) grad_w = grad_w.to(weight->scalar_type());
     if (grad_b.defined()) grad_b = grad_b.to(bias->scalar_type());
-    return with_layers(!wanted[0] ? Tensor() : as_given(grad_x, given), grad_w, grad_b, layers,
-                       reduce, reduce_bias, expand, expand_bias, wanted);
+    auto result = with_layers(!wanted[0] ? Tensor() : as_given(grad_x, given), grad_w, grad_b,
+                              layers, reduce, reduce_bias, expand, expand_bias, wanted);
+    // Laid out as the parameters, as DistributedDataParallel's buckets are.
+    if (wanted[3]) std::get<3>(result) = at::empty_like(reduce).copy_(std::get<3>(result));
+    if (wanted[5]) std::get<5>(result) = at::empty_like(expand).copy_(std::get<5>(result));
+    return result;
   }
 
   static ops::SqueezeShape squeeze_shape(const Tensor& x, const Tensor& reduce, ops::Activation act,
