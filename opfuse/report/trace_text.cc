@@ -92,6 +92,18 @@ std::string head_lines(const TraceReport& r) {
   return text;
 }
 
+std::string backward_line(const TraceFinding& f) {
+  const price::Price& p = f.backward_price;
+  std::string text = fmt::format("      backward of {} calls: {}", format_count(f.backward_calls),
+                                 time_text(p.now_ns));
+  if (p.known)
+    text += fmt::format(", predicted {} [{}, {}]", time_text(p.mid_ns), time_text(p.low_ns),
+                        time_text(p.high_ns));
+  if (p.launches > f.backward_calls)
+    text += fmt::format(", {} launches fewer", format_count(p.launches - f.backward_calls));
+  return text + '\n';
+}
+
 std::string finding_lines(const TraceReport& r, const TraceFinding& f) {
   std::string where = f.module;
   if (!f.source.empty()) where += (where.empty() ? "" : "  ") + f.source;
@@ -113,16 +125,7 @@ std::string finding_lines(const TraceReport& r, const TraceFinding& f) {
   if (r.step.known && f.priced)
     text += fmt::format("; step {}", gain_text(f.step_gain_ns, r.step.recorded_ns));
   text += '\n';
-  if (f.backward_calls > 0)
-    text += fmt::format(
-        "      backward of {} calls: {}{}\n", format_count(f.backward_calls),
-        time_text(f.backward_price.now_ns),
-        f.backward_price.known
-            ? fmt::format(
-                  ", predicted {} [{}, {}], {} launches fewer", time_text(f.backward_price.mid_ns),
-                  time_text(f.backward_price.low_ns), time_text(f.backward_price.high_ns),
-                  format_count(std::max<int64_t>(f.backward_price.launches - f.backward_calls, 0)))
-            : "");
+  if (f.backward_calls > 0) text += backward_line(f);
   for (const std::string& condition : f.conditions) text += "      " + condition + '\n';
   return text;
 }

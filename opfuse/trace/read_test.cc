@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "opfuse/trace/chrome_reader.h"
 #include "opfuse/trace/file_text.h"
 
 namespace opfuse::trace {
@@ -123,6 +124,55 @@ TEST(ReadTrace, DamageInTheMiddleIsReadTheSameByTwoThreads) {
   EXPECT_EQ(two->size(), 80001u);
   EXPECT_EQ(one->losses.count(LossKind::kEventUnreadable), 1);
   EXPECT_EQ(print_losses(one->losses), print_losses(two->losses));
+}
+
+// Text that is made while it is read: 120 MB of the same ten events, never held.
+class RepeatingSource : public ByteSource {
+ public:
+  explicit RepeatingSource(int64_t blocks) : left_(blocks) {
+    for (int i = 0; i < 10; ++i)
+      block_ +=
+          "  {\n    \"ph\": \"X\", \"cat\": \"kernel\", \"name\": \"void at::native::kernel_" +
+          std::to_string(i) + std::string(120, 'k') +
+          "\", \"pid\": 0, \"tid\": 7,\n    \"ts\": 100" + std::to_string(i) +
+          ".250, \"dur\": 2.500,\n    \"args\": {\n      \"correlation\": 5, \"stream\": 7, "
+          "\"grid\": [1, 1, 1]\n    }\n  },\n";
+  }
+  size_t read(char* out, size_t size) override {
+    const std::string& text = begun_ ? (left_ > 0 ? block_ : end_) : start_;
+    size = std::min(size, text.size() - used_);
+    std::copy_n(text.data() + used_, size, out);
+    used_ += size;
+    if (used_ == text.size()) {
+      if (begun_ && left_ == 0) end_.clear();
+      if (begun_ && left_ > 0) --left_;
+      begun_ = true;
+      used_ = 0;
+    }
+    return size;
+  }
+
+ private:
+  std::string block_, start_ = "{\"traceEvents\": [\n", end_ = "  {}\n]}";
+  int64_t left_;
+  size_t used_ = 0;
+  bool begun_ = false;
+};
+
+TEST(ReadTrace, ALongFileGivesWhatAShortOneGivesScaledUp) {
+  constexpr int64_t kBlocks = 40'000;
+  for (const int threads : {1, 2}) {
+    RepeatingSource source(kBlocks);
+    TraceFile file;
+    read_chrome(&source, {.threads = threads, .expected_bytes = -1}, &file);
+    finish_trace_file(&file);
+    ASSERT_EQ(file.size(), static_cast<size_t>(kBlocks * 10 + 1));
+    int64_t sum = 0;
+    for (int64_t dur : file.dur_ns) sum += std::max<int64_t>(dur, 0);
+    EXPECT_EQ(sum, kBlocks * 10 * 2500);
+    EXPECT_GT(file.bytes, 100 << 20);
+    EXPECT_LT(file.strings.bytes(), 1 << 20);
+  }
 }
 
 TEST(ReadTrace, AFormatThatIsNoTraceIsAnError) {
