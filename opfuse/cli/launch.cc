@@ -1,5 +1,6 @@
 #include "opfuse/cli/launch.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -65,6 +66,8 @@ Status check_options(const LaunchOptions& o) {
   if (!one_of(o.target, {"", "torch_npu"}))
     return Error{"--target: expected torch_npu, found '" + o.target + "'"};
   OPFUSE_TRY([[maybe_unused]] const auto levers, parse_levers(o.levers));
+  if (!o.versus.empty() && o.versus != "compile" && !o.versus.starts_with("compile:"))
+    return Error{"--versus: expected compile or compile:BACKEND, found '" + o.versus + "'"};
   if (o.budget_steps < kLeastBudget)
     return Error{"--budget: expected at least " + std::to_string(kLeastBudget) +
                  " steps (6 pairs to choose by and 6 fresh ones: fewer decide nothing), found " +
@@ -108,6 +111,43 @@ void watch(Child* child, StateWatcher* watcher, const LaunchOptions& options,
   watcher->clear_live_line();
 }
 
+constexpr double kVersusSeconds = 300;
+
+// torch.compile measured in a second run of the same command, below run_dir/versus. The report
+// finds it there; a run that does not come to its end is said and changes nothing else.
+void run_versus(LaunchOptions options, const Installation& installation,
+                const std::string& run_dir) {
+  options.verb = "versus";
+  options.once = true;
+  const std::string below = run_dir + "/versus";
+  if (const Status status = write_config(options, installation, below); !status.ok())
+    return say("--versus: " + status.error().message);
+  say("--versus: runs the command once more, with torch.compile, for at most " +
+      std::to_string(static_cast<int>(kVersusSeconds)) + " s");
+  Result<Child> child = Child::spawn(options.command, child_environment(installation, below));
+  if (!child.ok()) return say("--versus: " + child.error().message);
+  forward_signals(child->pid());
+  StateWatcher watcher(options, below);
+  const auto started = std::chrono::steady_clock::now();
+  while (!child->poll()) {
+    watcher.look();
+    const std::chrono::duration<double> lasted = std::chrono::steady_clock::now() - started;
+    if (lasted.count() > kVersusSeconds) {
+      kill(child->pid(), SIGTERM);
+      child->wait();
+      watcher.clear_live_line();
+      return say("--versus: not finished in " + std::to_string(static_cast<int>(kVersusSeconds)) +
+                 " s, ended");
+    }
+    usleep(kPollUs);
+  }
+  watcher.look();
+  watcher.clear_live_line();
+  // The table of the tuning may have been printed long before.
+  if (const Result<report::Report> report = report::build_report(run_dir); report.ok())
+    say("versus " + report::versus_sentence(*report));
+}
+
 }  // namespace
 
 int launch(const LaunchOptions& options) {
@@ -143,6 +183,7 @@ int launch(const LaunchOptions& options) {
     return options.exit_code && code == 0 ? 3 : code;
   }
   const std::chrono::duration<double> lasted = std::chrono::steady_clock::now() - started;
+  if (!options.versus.empty() && code == 0) run_versus(options, *installation, *run_dir);
   const int outcome_code =
       finish_run(options, *run_dir, report::RunEnd{code, lasted.count()}, &watcher);
   if (code == 0 && (options.exit_code || options.require_gain > 0)) code = outcome_code;

@@ -20,6 +20,7 @@ struct LaunchOptions {
   bool markdown = false, csv = false;
   std::string allow = "E1", target, color = "auto", plan, log;
   std::vector<std::string> only, exclude, rules;
+  std::string versus;          // "compile" or "compile:BACKEND": measured in a second run
   std::string levers = "ops";  // a list of what to try, separated by commas, or "all"
   int64_t budget_steps = 64, batch = -1;
   double budget_seconds = 180, require_gain = 0;

@@ -89,6 +89,9 @@ class Tune : public LaunchVerb {
          "what to try, separated by commas: ops (default), memory (a caching allocator for CPU "
          "tensors), or all",
          &options_.levers},
+        {"--versus", "compile",
+         "afterwards run COMMAND once more with torch.compile of its model, until that is measured",
+         &options_.versus},
         {"--require-gain", "RATIO",
          "like --exit-code, and 4 when the gain's lower end is below RATIO",
          &options_.require_gain},

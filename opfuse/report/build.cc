@@ -112,6 +112,8 @@ void read_result(const Fields& from, Report* report) {
   if (const auto verdict = from.object("verdict")) read_verdict(*verdict, &report->verdict);
   if (const auto speed = from.object("ab")) read_speed(*speed, &report->speed);
   read_levers(from, "levers", &report->levers);
+  if (from.has("versus"))
+    if (const auto versus = from.object("versus")) read_versus(*versus, &report->versus);
   if (const auto speed = from.object("together")) read_speed(*speed, &report->together);
   read_texts(from, "files", &report->files);
   read_diffs(from, "diffs", &report->diffs);
@@ -320,6 +322,18 @@ void take_main(ProcessState state, Report* report) {
   *report = std::move(from);
 }
 
+// --versus left a run of its own below this one.
+void add_versus(const fs::path& dir, Report* report) {
+  std::error_code error;
+  if (!fs::exists(dir / "versus" / "config.json", error)) return;
+  if (Result<Report> run = build_report((dir / "versus").string(), {}); run.ok())
+    report->versus = run->versus;
+  if (!report->versus.name.empty()) return;
+  report->versus.name = "torch.compile";
+  report->versus.outcome = "refused";
+  report->versus.reason = "its run ended before the model was compiled";
+}
+
 }  // namespace
 
 Result<Report> build_report(const std::string& run_dir, const std::optional<RunEnd>& end) {
@@ -349,6 +363,7 @@ Result<Report> build_report(const std::string& run_dir, const std::optional<RunE
   if (end) report.run.exit_status = end->exit_status;
   report.run.seconds = end ? end->seconds : report.events.empty() ? 0 : report.events.back().t;
   add_times(&report);
+  add_versus(dir, &report);
   add_source_lines(&report);
   report.patch_modules = patch_modules(report.diffs);
   mask_texts(&report);

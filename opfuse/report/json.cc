@@ -150,6 +150,8 @@ Report read_all(const Fields& from) {
   if (const auto step = from.object("step")) read_step_facts(*step, &report.step);
   if (const auto speed = from.object("speed")) read_speed(*speed, &report.speed);
   read_levers(from, "levers", &report.levers);
+  if (from.has("versus"))
+    if (const auto versus = from.object("versus")) read_versus(*versus, &report.versus);
   if (const auto speed = from.object("together")) read_speed(*speed, &report.together);
   if (const auto sides = from.object("sides")) {
     read_side(*sides, "plain", &report.plain);
@@ -168,6 +170,12 @@ Report read_all(const Fields& from) {
   from.read("trouble", &report.trouble);
   read_texts(from, "files", &report.files);
   return report;
+}
+
+Json versus_json(const Report& report) {
+  Json json = json_of(report.versus);
+  if (!report.versus.name.empty()) json["sentence"] = versus_sentence(report);
+  return json;
 }
 
 }  // namespace
@@ -189,6 +197,7 @@ std::string report_to_json(const Report& report) {
                {"speed", json_of(report.speed)},
                {"levers", json_array(report.levers)},
                {"together", json_of(report.together)},
+               {"versus", versus_json(report)},
                {"sides",
                 {{"plain", json_of(report.plain)},
                  {"old", json_of(report.old_side)},

@@ -238,6 +238,28 @@ Json json_of(const Lever& lever) {
           {"speed", json_of(lever.speed)}};
 }
 
+void read_versus(const Fields& from, Versus* to) {
+  from.read("name", &to->name);
+  from.read("backend", &to->backend);
+  from.read("outcome", &to->outcome);
+  from.read("reason", &to->reason);
+  from.read("first_step_s", &to->first_step_s);
+  from.read("plain_step_s", &to->plain_step_s);
+  for (const char* name : {"ab", "speed"})
+    if (from.has(name))
+      if (const auto speed = from.object(name)) read_speed(*speed, &to->speed);
+}
+
+Json json_of(const Versus& versus) {
+  return {{"name", versus.name},
+          {"backend", versus.backend},
+          {"outcome", versus.outcome},
+          {"reason", versus.reason},
+          {"first_step_s", versus.first_step_s},
+          {"plain_step_s", versus.plain_step_s},
+          {"speed", json_of(versus.speed)}};
+}
+
 void read_sites(const Fields& from, const char* key, std::vector<Site>* to) {
   for (const Fields& fields : from.objects(key)) {
     Site& site = to->emplace_back();

@@ -9,6 +9,7 @@ namespace opfuse::report {
 
 void read_costs(const Fields& from, Costs* to);
 void read_speed(const Fields& from, Speed* to);
+void read_versus(const Fields& from, Versus* to);
 void read_levers(const Fields& from, const char* key, std::vector<Lever>* to);
 void read_sites(const Fields& from, const char* key, std::vector<Site>* to);
 void read_near_misses(const Fields& from, const char* key, std::vector<NearMiss>* to);
@@ -22,6 +23,7 @@ void read_texts(const Fields& from, const char* key, std::map<std::string, std::
 Json json_of(const Costs& costs);
 Json json_of(const Speed& speed);
 Json json_of(const Lever& lever);
+Json json_of(const Versus& versus);
 Json json_of(const Site& site);
 Json json_of(const NearMiss& miss);
 Json json_of(const verify::Verdict& verdict);

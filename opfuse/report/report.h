@@ -116,6 +116,16 @@ struct Lever {
   Speed speed;                     // off against on, the operators as decided
 };
 
+// What else could have been done, measured in a run of its own: the original against torch.compile.
+struct Versus {
+  std::string name;     // "torch.compile"; "": not asked for
+  std::string backend;  // "inductor"
+  std::string outcome;  // as of Speed; "running": its run did not come to the end; "refused"
+  std::string reason;
+  double first_step_s = 0, plain_step_s = 0;  // the first compiled step, a step before it
+  Speed speed;                                // the original against the compiled step
+};
+
 struct ChainOperator {
   std::string op;  // "aten.sigmoid"
   int line = -1, column = -1;
@@ -205,6 +215,7 @@ struct Report {
   SideTimes plain;  // steps before anything was switched
   Costs costs;
   std::vector<Lever> levers;
+  Versus versus;
   Speed together;  // everything that is kept against the original; no pairs: not measured
   std::vector<Site> sites;
   std::vector<NearMiss> near_misses;
@@ -255,6 +266,10 @@ std::vector<std::string> next_steps(const Report& report);
 std::optional<verify::RatioInterval> headline_ratio(const Report& report);
 // The same of one comparison: of its fresh pairs where there are some.
 std::optional<verify::RatioInterval> ratio_of(const Speed& speed);
+// Steps until the time of the first compiled step is won back; none when no step is won.
+std::optional<int64_t> break_even_steps(const Versus& versus);
+// "torch.compile (inductor): 1.05x [1.01, 1.08] …": all that is known of it in one sentence.
+std::string versus_sentence(const Report& report);
 // Of everything that is kept: levers too.
 std::optional<verify::RatioInterval> total_ratio(const Report& report);
 

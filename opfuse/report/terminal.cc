@@ -273,6 +273,7 @@ std::string terminal_text(const Report& report, const TerminalOptions& options) 
   write_sites(report, &out);
   write_step(report, &out);
   write_levers(report, &out);
+  if (!report.versus.name.empty()) out.wrapped("  versus ", versus_sentence(report), Style::kPlain);
   if (report.outcome != Outcome::kTuned || report.speed.outcome != "tuned")
     out.wrapped("  ", verdict_sentence(report), Style::kBold);
   write_left_alone(report, &out);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "opfuse/report/format.h"
 
@@ -193,6 +194,32 @@ std::optional<verify::RatioInterval> total_ratio(const Report& report) {
   for (const Lever& lever : report.levers)
     if (lever.kept && report.speed.outcome != "tuned") return ratio_of(lever.speed);
   return headline_ratio(report);
+}
+
+std::optional<int64_t> break_even_steps(const Versus& versus) {
+  const double won = versus.speed.old_step_s - versus.speed.new_step_s;
+  if (won <= 0 || versus.first_step_s <= 0) return std::nullopt;
+  return static_cast<int64_t>(std::ceil(versus.first_step_s / won));
+}
+
+std::string versus_sentence(const Report& report) {
+  const Versus& versus = report.versus;
+  const std::string name = fmt::format("{} ({})", versus.name, versus.backend);
+  const auto ratio = ratio_of(versus.speed);
+  if (!ratio)
+    return fmt::format("{}: not measured{}", name,
+                       versus.reason.empty() ? ": its run ended before there was a result"
+                                             : fmt::format(": {}", versus.reason));
+  std::string text = fmt::format("{}: {} of the original step, {} to its first step", name,
+                                 format_interval(*ratio), format_seconds(versus.first_step_s));
+  if (const auto steps = break_even_steps(versus))
+    text += fmt::format(", won back after {}", plural(*steps, "step"));
+  const auto ours = total_ratio(report);
+  if (report.outcome != Outcome::kTuned || !ours)
+    return text + (ratio->low > 1 ? "; it is faster than the code as it is" : "");
+  if (ratio->low > ours->high) return text + "; it is faster than what opfuse keeps";
+  if (ratio->high < ours->low) return text + "; what opfuse keeps is faster";
+  return text + "; not told apart from what opfuse keeps";
 }
 
 std::string verdict_sentence(const Report& report) {

@@ -175,6 +175,7 @@ class Boundaries:
         self._stopped = False
         self._filter: Any = None
         self.measuring = False
+        self.compiles = False  # True: what is compiled is compiled by us
         self.before_first_forward: Callable[[], None] | None = None
 
     # What others ask
@@ -390,7 +391,7 @@ class Boundaries:
             return
         if threading.get_ident() != self._thread:
             raise NotTunable("steps run in several threads")
-        if uses_torch_compile():
+        if not self.compiles and uses_torch_compile():
             raise NotTunable("the script compiles its model with torch.compile")
         if self.measuring:
             synchronize_devices()

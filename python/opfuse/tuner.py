@@ -66,7 +66,10 @@ class Tuner:
 
     def run(self) -> Generator[str, StepSample, None]:
         """The whole story, by verb."""
-        story = {"tune": self._tune, "record": self._record_only, "run": self._apply_plan}
+        story = {
+            "tune": self._tune, "record": self._record_only, "run": self._apply_plan,
+            "versus": self._versus,
+        }  # fmt: skip
         done = Done("undecided", "")
         try:
             yield from story[self.config["verb"]]()
@@ -85,7 +88,7 @@ class Tuner:
             except SwitchRefused as refused:
                 done = Done("refused", str(refused))
         self._end(done)
-        if self.config.get("once") and self.config["verb"] == "tune":
+        if self.config.get("once") and self.config["verb"] in ("tune", "versus"):
             yield from self._leave()
 
     def abandon(self) -> None:
@@ -152,6 +155,30 @@ class Tuner:
         self._find(recorded)
         self._write_record(recorded, "before")
         raise Done("recorded", "the step was recorded, as asked")
+
+    def _versus(self) -> Steps:
+        """Nothing is tuned: the script as it is against torch.compile of its root module."""
+        from opfuse import versus
+
+        yield "plain"
+        yield from self._plain_until(self._record_step())
+        backend = self.config["versus"]
+        row = {"name": "torch.compile", "backend": backend, "outcome": "running", "reason": ""}
+        self.state.result["versus"] = row
+        self._meet_ranks()
+        root = self.boundaries.root
+        if self.ranks is not None or root is None:
+            row.update(outcome="refused", reason="it is measured in a script of one process whose "
+                       "root module is called")  # fmt: skip
+            raise Done("refused", row["reason"])
+        row["plain_step_s"] = self.costs.plain_step()
+        self.boundaries.compiles = True
+        self.state.event(f"compiling {type(root).__name__} with torch.compile ({backend})",
+                         self.boundaries.step, "compiling")  # fmt: skip
+        say = lambda text, phase: self.state.event(text, self.boundaries.step, phase)  # noqa: E731
+        side = versus.CompiledForward(root, backend)
+        yield from versus.measure(side, row, self._alternate, say)
+        raise Done("recorded", "torch.compile was measured, as asked")
 
     def _apply_plan(self) -> Steps:
         """Applies a plan before the first step and checks by recording that step."""

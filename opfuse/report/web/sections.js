@@ -87,6 +87,14 @@ function leversSection(report) {
     lines.length ? el("figure", {}, el("figcaption", {}, "At the top of the script, to keep it"), el("pre", {}, lines.join("\n"))) : null);
 }
 
+// torch.compile, measured on request
+
+function versusSection(report) {
+  if (!report.versus?.name) return null;
+  return section("versus", "Against torch.compile", "The same command once more: the original and the compiled model taking turns.",
+    el("p", {}, report.versus.sentence));
+}
+
 // What changed
 
 function changesSection(report, steps) {
