@@ -12,6 +12,9 @@ Verdict used_outside(const Chain& c) {
   for (ValueId v : c.inner) {
     for (NodeId user : c.context.graph.users[v]) {
       if (c.nodes.contains(user) || c.backward.contains(user)) continue;
+      // A mask of the same shape is drawn: where nothing is replaced that is no use of the values.
+      const bool shape_alone = c.context.node(user).op == "aten.empty_like";
+      if (shape_alone && !c.match.rule->only_found.empty()) continue;
       bool in_backward = (c.context.node(user).region.flags & trace::kGraphTask) != 0;
       return refuse(in_backward ? 2 : 1,
                     fmt::format("{} is also read by {}{}", name_of(c, v), c.at(user),
@@ -49,6 +52,7 @@ Verdict input_written(const Chain& c) {
     if (storage == kNone) continue;
     for (NodeId writer : c.context.writers[storage]) {
       if (writer <= c.first || writer >= c.last || c.nodes.contains(writer)) continue;
+      if (writer <= c.context.value(v).producer) continue;  // it made what the chain reads
       const std::vector<ValueId>& writes = c.context.node(writer).writes;
       bool same = std::ranges::find(writes, v) != writes.end();
       return refuse(same ? 5 : 6,
@@ -62,12 +66,15 @@ Verdict input_written(const Chain& c) {
 
 // 7: an inner value is written; 8: the chain writes its own input.
 Verdict chain_writes(const Chain& c) {
-  for (NodeId id : c.match.nodes)
+  for (NodeId id : c.match.nodes) {
+    // Running statistics: the fused operator returns what they are updated with.
+    if (c.context.node(id).op == "aten.native_batch_norm") continue;
     for (ValueId v : c.context.node(id).writes)
       for (ValueId input : c.inputs)
         if (c.context.value(v).storage == c.context.value(input).storage)
           return refuse(8, fmt::format("{} works in place: it writes the chain's input", c.at(id)),
                         id);
+  }
   for (ValueId v : c.inner) {
     int32_t storage = c.context.value(v).storage;
     if (storage != kNone && !c.context.writers[storage].empty()) {
@@ -291,19 +298,43 @@ Verdict result_needed_early(const Chain& c) {
   return std::nullopt;
 }
 
-constexpr Verdict (*kRows[])(const Chain&) = {used_outside,   inner_escapes,
-                                              input_written,  chain_writes,
-                                              result_aliases, written_before_backward,
-                                              barrier,        dtypes,
-                                              inner_casts,    one_region,
-                                              no_kernel,      broadcast,
-                                              layout,         inputs_overlap,
-                                              detached,       double_backward,
-                                              plain_tensors,  one_device,
-                                              modes,          grad_fn_hooks,
-                                              exported,       result_needed_early,
-                                              handlers,       gradient_summed_elsewhere,
-                                              random_inside,  not_replaced_yet};
+// 30: the target gives a parameter other values, and something else reads it or trains it.
+Verdict folded(const Chain& c) {
+  for (const std::string& name : c.match.rule->folds) {
+    const auto parameter = std::ranges::find(c.match.rule->parameters, name, &RuleParameter::name);
+    const ValueId v = c.match.inputs[parameter - c.match.rule->parameters.begin()];
+    if (v == kNone) continue;
+    const graph::Value& value = c.context.value(v);
+    const bool recorded = (c.context.node(c.last).region.flags & trace::kGradMode) != 0;
+    if (recorded && (value.meta.flags & trace::kRequiresGrad) != 0)
+      return refuse(30, fmt::format("'{}' is trained: a folded weight would not be", name), c.last);
+    for (size_t other = 0; other < c.context.graph.values.size(); ++other) {
+      const bool same =
+          static_cast<ValueId>(other) == v ||
+          (value.storage != kNone && c.context.graph.values[other].storage == value.storage);
+      if (!same) continue;
+      for (NodeId user : c.context.graph.users[other])
+        if (!c.nodes.contains(user))
+          return refuse(30, fmt::format("'{}' is also used by {}", name, c.at(user)), user);
+    }
+  }
+  return std::nullopt;
+}
+
+constexpr Verdict (*kRows[])(const Chain&) = {used_outside,    inner_escapes,
+                                              input_written,   chain_writes,
+                                              result_aliases,  written_before_backward,
+                                              barrier,         dtypes,
+                                              inner_casts,     one_region,
+                                              no_kernel,       broadcast,
+                                              layout,          inputs_overlap,
+                                              detached,        double_backward,
+                                              plain_tensors,   one_device,
+                                              modes,           grad_fn_hooks,
+                                              exported,        result_needed_early,
+                                              handlers,        gradient_summed_elsewhere,
+                                              random_inside,   folded,
+                                              not_replaced_yet};
 
 // What surrounds the chain explains what else is odd about it, and is named first.
 bool is_surrounding(int row) {

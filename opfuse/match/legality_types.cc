@@ -146,6 +146,7 @@ Verdict broadcast(const Chain& c) {
 
 // 20: the recorded result has a layout that the fused operator would not give.
 Verdict layout(const Chain& c) {
+  if (!c.match.rule->only_found.empty()) return std::nullopt;  // nothing depends on it
   const graph::TensorMeta& out = c.context.value(c.match.outputs[0]).meta;
   for (ValueId v : c.inputs) {
     const graph::TensorMeta& in = c.context.value(v).meta;

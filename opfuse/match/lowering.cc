@@ -139,7 +139,9 @@ Status Lowering::several(const Binding& binding) {
   } else {
     const RuleFunction* function = find_rule_function(e.text);
     const graph::Schema* schema = function ? schemas_.find(function->overload) : nullptr;
-    const size_t results = schema ? schema->returns.size() : 1;
+    const bool list =
+        schema && schema->returns.size() == 1 && schema->returns[0].type == "Tensor[]";
+    const size_t results = list ? binding.names.size() : schema ? schema->returns.size() : 1;
     if (results != binding.names.size())
       return fail(e, fmt::format("expected {} names for the results of {}, found {}", results,
                                  e.text, binding.names.size()));
@@ -318,11 +320,27 @@ Result<Lowering::Term> Lowering::cast(const Expression& e) {
 }
 
 Result<Lowering::Term> Lowering::reshape(const Expression& e) {
-  if (e.children.size() != 1) return fail(e, "expected reshape(tensor), without a size");
+  const bool sized = e.children.size() == 2 && e.children[1].kind == ExpressionKind::kList;
+  if (e.children.size() != 1 && !sized)
+    return fail(e, "expected reshape(tensor) or reshape(tensor, [size, _, …])");
   OPFUSE_TRY(Term operand, value(e.children[0]));
   needs_absent_ = needs_absent_ || operand.none;
   if (operand.number || operand.none) return fail(e.children[0], "expected a tensor");
-  return emit(fmt::format("{}({})", kReshape, text(operand)), e);
+  if (!sized) return emit(fmt::format("{}({})", kReshape, text(operand)), e);
+  std::vector<std::string> sizes;
+  for (const Expression& child : e.children[1].children) {
+    if (child.kind == ExpressionKind::kName && child.text == "_") {
+      sizes.emplace_back("_");
+      continue;
+    }
+    if (child.kind == ExpressionKind::kString && child.text == "..." && sizes.empty()) {
+      sizes.emplace_back("...");
+      continue;
+    }
+    OPFUSE_TRY(Number size, number_of(child));
+    sizes.push_back(fmt::to_string(hole(size)));
+  }
+  return emit(fmt::format("{}({}, \"{}\")", kReshape, text(operand), fmt::join(sizes, ",")), e);
 }
 
 // `keepdim` alone is keepdim=True.

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "opfuse/graph/schema.h"
+#include "opfuse/match/rule_functions.h"
 
 namespace opfuse::match {
 namespace {
@@ -55,10 +56,16 @@ Graph closed(const Spelling& spelling, const Sample& sample) {
   return graph;
 }
 
-bool is_known(const Graph& graph) {
-  return std::ranges::all_of(graph.nodes,
-                             [](const Node& node) { return graph::can_evaluate(node.op); });
+}  // namespace
+
+bool can_be_evaluated(const Graph& graph) {
+  // Numbers that are sizes of inner values have no sample.
+  const auto sized = [](const Node& node) { return node.op == kReshape && node.inputs.size() > 1; };
+  return std::ranges::all_of(
+      graph.nodes, [&](const Node& node) { return graph::can_evaluate(node.op) && !sized(node); });
 }
+
+namespace {
 
 std::optional<double> literal(const std::string& text) {
   if (text == "True" || text == "False") return text == "True" ? 1 : 0;
@@ -182,7 +189,7 @@ Status check_meaning(const Rule& rule) {
   for (const Spelling* spelling : all) {
     // Of the same optional parameters: the composition, or the alternative made of it first.
     const auto meaning = std::ranges::find(all, spelling->absent, &Spelling::absent);
-    if (!is_known((*meaning)->graph) || !is_known(spelling->graph)) continue;
+    if (!can_be_evaluated((*meaning)->graph) || !can_be_evaluated(spelling->graph)) continue;
     OPFUSE_TRY(std::vector<Array> expected, values_of(rule, **meaning, sample));
     OPFUSE_TRY(std::vector<Array> found, values_of(rule, *spelling, sample));
     for (size_t i = 0; i < expected.size() && i < found.size(); ++i)

@@ -27,8 +27,11 @@ Result<graph::Array> target_value(const Rule& rule, const Target& target, const 
 // "" when equal up to rounding, NaN and infinity at the same places; else where they differ.
 std::string difference(const graph::Array& a, const graph::Array& b);
 
-// An error that names the spelling which is not the function of the composition. Rules with
-// operators that evaluate() does not know pass unchecked.
+// Whether every operator has a meaning in fp64, and no size of an inner value is named.
+bool can_be_evaluated(const graph::Graph& graph);
+
+// An error that names the spelling which is not the function of the composition. What cannot be
+// evaluated passes unchecked.
 Status check_meaning(const Rule& rule);
 
 }  // namespace opfuse::match

@@ -28,6 +28,7 @@ TEST(Meaning, EverySpellingIsTheFunctionOfItsRule) {
 TEST(Meaning, EveryKnownTargetIsTheFunctionOfItsRule) {
   int checked = 0;
   for (const Rule& rule : builtin_rules().rules) {
+    if (!can_be_evaluated(rule.composition.graph)) continue;
     const Sample sample = sample_of(rule, 2);
     Result<std::vector<graph::Array>> expected = values_of(rule, rule.composition, sample);
     ASSERT_TRUE(expected.ok()) << rule.name << ": " << expected.error().message;

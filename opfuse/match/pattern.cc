@@ -28,6 +28,20 @@ bool is_commutative(const Node& node) {
 
 bool is_open(std::string_view op) { return op == kTo || op == kReshape; }
 
+std::vector<int> sizes_of(const Node& node) {
+  std::vector<int> sizes;
+  const auto* text = node.op == kReshape && node.inputs.size() > 1
+                         ? std::get_if<std::string>(&node.inputs[1].attr)
+                         : nullptr;
+  for (size_t at = 0; text && at < text->size();) {
+    const size_t end = std::min(text->find(',', at), text->size());
+    const std::string word = text->substr(at, end - at);
+    sizes.push_back(word == "_" ? -1 : word == "..." ? -2 : std::stoi(word));
+    at = end + 1;
+  }
+  return sizes;
+}
+
 template <class F>
 void each_operand(const Node& node, F f) {
   for (const graph::Input& input : node.inputs)
@@ -211,6 +225,7 @@ Pattern make_pattern(const Rule& rule, const Spelling& spelling, const NearNeigh
       if (input.kind != graph::InputKind::kAttr) operands += static_cast<int>(input.values.size());
     pattern.ops.push_back(ops->add(node.op));
     pattern.operands.push_back(operands);
+    pattern.sizes.push_back(sizes_of(node));
     pattern.commutative.push_back(operands == 2 && is_commutative(node));
     pattern.kinds.push_back(node.op == kTo        ? Pattern::Kind::kCast
                             : node.op == kReshape ? Pattern::Kind::kReshape

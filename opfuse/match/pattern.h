@@ -76,8 +76,10 @@ struct Pattern {
   std::vector<Kind> kinds;        // by node
   std::vector<bool> commutative;  // by node: of its two operands
   std::vector<int> operands;      // by node: how many tensors it takes
-  std::vector<int> ops;           // by node
-  std::vector<int> root_ops;      // operators that a match may end in
+  // By node: of a reshape, indices of numbers, -1 for any size, -2 first for any sizes before.
+  std::vector<std::vector<int>> sizes;
+  std::vector<int> ops;       // by node
+  std::vector<int> root_ops;  // operators that a match may end in
   std::vector<Extension> extensions;
   Cone cone;           // what must stand below the root
   int parameters = 0;  // externals 0 … parameters-1

@@ -47,9 +47,11 @@ struct RuleParameter {
 
 // One way of writing the function, as a graph in canonical form. Externals are the parameters, in
 // order; `graph.results` the results. Beside ATen operators it may hold `rule.reshape(x)`: any
-// number of operators that change the shape alone. Attributes that are not fixed are OpaqueAttr:
-// "number 2" is numbers[2], "dtype 0" the dtype of parameter 0, "any" what the record holds.
-// Externals named "number.2" are wrapped numbers equal to numbers[2].
+// number of operators that change the shape alone; its second argument, where it has one, is the
+// shape that is reached: "0,_,2", numbers[0], any size, numbers[2]; "..." first for any sizes.
+// Attributes that are not fixed are OpaqueAttr: "number 2" is numbers[2], "dtype 0" the dtype of
+// parameter 0, "any" what the record holds. Externals named "number.2" are wrapped numbers equal to
+// numbers[2].
 struct Spelling {
   std::string name;  // "composition", or the spelling's title
   graph::Graph graph;
@@ -98,6 +100,8 @@ struct Rule {
   std::vector<DType> dtypes;       // `where T in …`
   std::vector<Guard> guards;       // `where a is not b`
   std::string mode;                // "training", "eval" or "" (`requires …`)
+  std::string only_found;          // `found only "why"`: why its chains are never replaced
+  std::vector<std::string> folds;  // parameters that the target gives other values (`folds …`)
   bool extends = false;            // `extend NAME`: only targets, for a rule of another file
   Spelling composition;
   std::vector<Spelling> spellings;

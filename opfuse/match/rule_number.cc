@@ -112,7 +112,8 @@ std::optional<double> value_of(const Number& number, const NumberBindings& bindi
 }
 
 void solve_number(const Number& number, double value, NumberBindings* bindings) {
-  if (!std::isfinite(value) || number.kind == Kind::kConstant) return;
+  if (std::isnan(value) || number.kind == Kind::kConstant) return;
+  if (std::isinf(value) && number.kind != Kind::kName) return;
   if (number.kind == Kind::kName) {
     std::optional<double>& bound = (*bindings)[number.name];
     if (!bound) bound = value;

@@ -207,7 +207,9 @@ class RuleParser : RuleReader {
     if (eat("near")) return near(rule);
     if (eat("domain")) return domain(&rule->head);
     if (is("requires")) return requires_mode(&rule->head);
-    return fail("version, composition, spelling, near, domain, requires or target");
+    if (eat("found")) return found_only(&rule->head);
+    if (eat("folds")) return folds(&rule->head);
+    return fail("version, composition, spelling, near, domain, requires, found, folds or target");
   }
 
   Status version(Rule* rule) {
@@ -217,6 +219,25 @@ class RuleParser : RuleReader {
       return fail("the version, a whole number");
     }
     rule->version = std::stoi(number.substr(0, 6));
+    return expect(TokenKind::kNewline, "the end of the line");
+  }
+
+  Status found_only(Rule* rule) {
+    if (!eat("only")) return fail("'only'");
+    OPFUSE_TRY(rule->only_found, take(TokenKind::kString, "the reason as a string"));
+    return expect(TokenKind::kNewline, "the end of the line");
+  }
+
+  Status folds(Rule* rule) {
+    do {
+      OPFUSE_TRY(std::string name, take(TokenKind::kName, "the name of a parameter"));
+      const auto parameter = std::ranges::find(rule->parameters, name, &RuleParameter::name);
+      if (parameter == rule->parameters.end() || !parameter->is_tensor)
+        return Error{
+            fmt::format("{}:{}:1: rule {}: expected a tensor parameter to fold, found '{}'", file_,
+                        rule->line, rule->name, name)};
+      rule->folds.push_back(std::move(name));
+    } while (eat(","));
     return expect(TokenKind::kNewline, "the end of the line");
   }
 

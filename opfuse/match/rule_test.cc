@@ -148,8 +148,8 @@ TEST(RuleErrors, SayWhereWhatWasExpectedAndWhatWasFound) {
   EXPECT_EQ(error_of(rule("return x * 2", "  domain reals\n")),
             "r.rule:4:10: expected the domain: floating, found 'reals'");
   EXPECT_EQ(error_of(rule("return x * 2", "  colour red\n")),
-            "r.rule:4:3: expected version, composition, spelling, near, domain, requires or "
-            "target, found 'colour'");
+            "r.rule:4:3: expected version, composition, spelling, near, domain, requires, "
+            "found, folds or target, found 'colour'");
   EXPECT_EQ(error_of(rule("return x * 2", "   domain floating\n")),
             "r.rule:4:4: expected an indentation of 2, found 3");
   EXPECT_EQ(error_of(rule("return x $ 2")),

@@ -225,6 +225,8 @@ bool Solver::match_cast(const Goal& goal) {
 
 // reshape(x): the longest run of changes of shape first, none at last.
 bool Solver::match_reshape(const Goal& goal) {
+  const Mark before = mark();
+  if (!reaches_sizes(goal)) return fail(Mismatch::Kind::kOperator, goal.pattern, goal.value);
   std::vector<NodeId> run_of;
   std::vector<ValueId> stops = {goal.value};
   for (NodeId node = graph_.values[goal.value].producer;
@@ -239,7 +241,25 @@ bool Solver::match_reshape(const Goal& goal) {
     const std::span<const NodeId> extras(run_of.data(), taken);
     if (go_below(goal, taken > 0 ? run_of[0] : kNone, stops[taken], extras)) return true;
   }
+  forget(before);
   return false;
+}
+
+// The shape that reshape(x, [n, _]) names; what the numbers are is compared at the end.
+bool Solver::reaches_sizes(const Goal& goal) {
+  std::span<const int> sizes = pattern_->sizes[pattern_->graph().values[goal.pattern].producer];
+  if (sizes.empty()) return true;
+  const graph::TensorMeta& meta = graph_.values[goal.value].meta;
+  const bool open = sizes[0] == -2;
+  if (open) sizes = sizes.subspan(1);
+  if (!meta.shape_known || meta.shape.size() < sizes.size()) return false;
+  const size_t before = meta.shape.size() - sizes.size();
+  if (!open && before != 0) return false;
+  for (size_t i = 0; i < sizes.size(); ++i)
+    if (sizes[i] >= 0)
+      observations_.push_back(
+          {sizes[i], static_cast<double>(meta.shape[before + i]), DType::kF64, goal.value});
+  return true;
 }
 
 bool Solver::match_inputs(NodeId place, const Node& found, const Goal& goal) {

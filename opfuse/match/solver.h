@@ -82,6 +82,7 @@ class Solver {
   bool match_node(const Goal& goal);
   bool match_cast(const Goal& goal);
   bool match_reshape(const Goal& goal);
+  bool reaches_sizes(const Goal& goal);
   bool match_inputs(graph::NodeId place, const graph::Node& found, const Goal& goal);
   bool go_below(const Goal& goal, graph::NodeId node, graph::ValueId below,
                 std::span<const graph::NodeId> extras);

@@ -73,6 +73,7 @@ std::string targets_text(const Rule& rule) {
 }
 
 std::string found_only(const Rule& rule) {
+  if (!rule.only_found.empty()) return rule.only_found;
   if (!rule.mode.empty())
     return fmt::format("it is for {} alone, which a record does not hold",
                        rule.mode == "eval" ? "evaluation" : rule.mode);
