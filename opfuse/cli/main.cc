@@ -76,7 +76,7 @@ void add_flag(CLI::App* app, const Flag& flag) {
           auto* option = app->add_option(flag.names, *target, flag.help);
           option->type_name(flag.metavar);
           if constexpr (std::is_same_v<T, std::vector<std::string>>)
-            option->delimiter(',')->take_all()->expected(1);
+            option->delimiter(',')->take_all()->expected(1)->allow_extra_args(false);
         }
       },
       flag.target);
