@@ -26,7 +26,8 @@ std::map<std::string, FormulaPtr> make_formulas() {
   const auto add = [](FormulaPtr a, FormulaPtr b) { return node("add", {a, b}); };
   const auto mul = [](std::vector<FormulaPtr> f) { return node("mul", std::move(f)); };
   const FormulaPtr d = node("sub", {x(), node("mean", {x()})});
-  const FormulaPtr e = node("exp", {node("sub", {x(), node("amax", {x()})})});
+  const FormulaPtr shifted = node("sub", {x(), node("amax", {x()})});
+  const FormulaPtr e = node("exp", {shifted});
   const FormulaPtr variance = add(node("mean", {node("square", {d})}), number(1e-5));
   const FormulaPtr power = add(node("mean", {node("square", {x()})}), number(1e-6));
   const double c = std::sqrt(2 / std::numbers::pi);
@@ -47,6 +48,10 @@ std::map<std::string, FormulaPtr> make_formulas() {
       {"layer_norm", node("div", {d, node("sqrt", {variance})})},
       {"rms_norm", mul({x(), node("rsqrt", {power})})},
       {"log_sigmoid", node("neg", {node("softplus", {node("neg", {x()})})})},
+      {"log_softmax",
+       node("sub", {shifted, node("log", {node("sum", {node("exp", {shifted})})})})},
+      {"silu_mul", mul({x(), node("sigmoid", {x()}), node("z")})},
+      {"swish_beta", mul({x(), node("sigmoid", {mul({x(), number(2.5)})})})},
   };
 }
 
