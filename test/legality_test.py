@@ -202,6 +202,21 @@ def test_exchanging_the_activation_after_the_switch_is_right(program):
         assert float.fromhex(a) == pytest.approx(float.fromhex(b), rel=1e-4)
 
 
+def test_the_users_objects_stay_what_they_are(program):
+    """Hooks, copies, pickles, traces, exports and names while the edited code is in place."""
+    run = program.tune("identity.py")
+    for mark in marks_of(CASES / "identity.py"):
+        refusals = [refusal_of(site) for site in sites_in(run.report, mark)]
+        if mark.row is None:
+            assert None in refusals, (mark, refusals)
+        else:
+            assert any(r and r[0] == mark.row for r in refusals), (mark, refusals)
+    in_three = [s for s in run.report["sites"] if s["rule"] == "silu" and s["refusal"] is None]
+    assert len(in_three) == 4  # that of the module, and three that follow one another
+    facts = json.loads(run.stdout[-1])
+    assert len(facts) > 10 and all(facts.values()), facts
+
+
 def test_once_ends_the_script_after_the_decision(program):
     run = program.tune("swaps.py", "--once", arguments=("100000",))
     assert run.report["outcome"] in ("tuned", "not_faster", "undecided")

@@ -170,7 +170,7 @@ def quick_gelu(x):  # row 18: quick_gelu has no target
     return x * torch.sigmoid(1.702 * x)
 
 
-class Slope(nn.Module):  # row 0: another slope
+class Slope(nn.Module):  # row 0: not replaced
     def __init__(self):
         super().__init__()
         self.beta = nn.Parameter(torch.ones(()))
