@@ -1,6 +1,6 @@
 """Every way of writing a known chain that scripts/spellings.py collects is found, by its rule.
 
-All functions are captured in one graph; `opfuse explain --graph` says what stands at which line.
+All functions are captured in one graph; `opfuse match` says what stands at which line.
 """
 
 import ast
@@ -18,7 +18,7 @@ from conftest import ROOT, SCRIPTS
 sys.path.insert(0, str(SCRIPTS))
 import spellings  # noqa: E402
 
-from opfuse.capture import capture  # noqa: E402
+from opfuse.capture import graph_texts  # noqa: E402
 
 _SOURCE = (SCRIPTS / "spellings.py").read_text()
 
@@ -51,11 +51,11 @@ def found(tmp_path_factory) -> dict[int, dict[str, str]]:
         torch.randn(2, 8, 4, 4) if f.__name__.endswith("_image") else torch.randn(2, 6, 8)
         for f in functions
     ]
-    texts = capture(lambda xs: [f(x) for f, x in zip(functions, xs, strict=True)], inputs)
+    texts = graph_texts(lambda xs: [f(x) for f, x in zip(functions, xs, strict=True)], inputs)
     assert len(texts) == 1, "one graph, without a break"
     file = tmp_path_factory.mktemp("spellings") / "spellings.graph"
     file.write_text(texts[0])
-    done = subprocess.run([binary, "explain", "--graph", str(file)], capture_output=True, text=True)
+    done = subprocess.run([binary, "match", str(file)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     places: dict[int, dict[str, str]] = defaultdict(dict)
     for line in done.stdout.splitlines():

@@ -134,7 +134,7 @@ def rule_of(function, target: str, sample: dict[str, str] | None = None) -> str:
     """The text of a rule named like the function, whose composition is what it computes."""
     import torch
 
-    from opfuse.capture import capture
+    from opfuse.capture import text_of
 
     sample = sample or {}
     values, tensors = [], []
@@ -145,14 +145,24 @@ def rule_of(function, target: str, sample: dict[str, str] | None = None) -> str:
             values.append(torch.rand([int(n) for n in shape.split(",") if n]))
         else:
             values.append(float(shape))
-    texts = capture(function, *values)
+    texts, labels = [], []
+
+    def backend(graph, inputs):
+        labels.extend(str(n.target) for n in graph.graph.nodes if n.op == "placeholder")
+        texts.append(text_of(graph, inputs))
+        return graph.forward
+
+    torch._dynamo.reset()
+    torch.compile(function, backend=backend, dynamic=False)(*values)
     if len(texts) != 1:
         raise RuleError(
             f"expected one graph, found {len(texts)}: the function was not traced whole"
         )
-    names = {}
-    for value, label in re.findall(r'%(\w+): [^=\n]*"L_(\w+?)_"', texts[0]):
-        names[value] = label
+    externals = re.findall(r"(?m)^%(\w+): [^=\n]*$", texts[0])[: len(labels)]
+    names = {
+        external: re.sub(r"^L_(\w+?)_$", r"\1", label)
+        for external, label in zip(externals, labels, strict=True)
+    }
     lines = Writer(names).write(texts[0])
     used = [name for name in tensors if name in names.values()]
     head = f"op {function.__name__}({', '.join(f'{name}: T' for name in used)}) -> T"

@@ -1,16 +1,11 @@
 // explain: which rule, which operators, which near miss, and why.
 
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "opfuse/cli/verb.h"
 #include "opfuse/graph/schema.h"
-#include "opfuse/graph/text.h"
-#include "opfuse/match/candidates.h"
-#include "opfuse/match/match.h"
+#include "opfuse/match/rule.h"
 #include "opfuse/match/words.h"
 #include "opfuse/report/report.h"
 
@@ -37,7 +32,7 @@ class Explain : public Verb {
     return "why a rule, a site or a line did or did not match";
   }
   std::string usage() const override {
-    return "explain RULE|SITE|FILE:LINE [--report REPORT] [--graph FILE] [--rules FILE]";
+    return "explain RULE|SITE|FILE:LINE [--report REPORT] [--rules FILE]";
   }
   std::string description() const override {
     return "RULE prints the rule and what became of it in the last report; SITE (a number) or\n"
@@ -46,24 +41,15 @@ class Explain : public Verb {
            "not replaced the reason.\n"
            "\n"
            "  opfuse explain silu\n"
-           "  opfuse explain model.py:112\n"
-           "\n"
-           "With --graph a captured graph (opfuse.capture, docs/rulebook.md) is searched instead "
-           "of "
-           "a\n"
-           "report; without a word all that is found in it is printed.\n"
-           "\n"
-           "  opfuse explain --graph model.graph rms_norm";
+           "  opfuse explain model.py:112";
   }
   std::vector<Flag> flags() override {
     return {{"--report", "REPORT", "report directory or report.json (default opfuse-report/latest)",
              &report_},
-            {"--graph", "FILE", "a graph in text form, as opfuse.capture writes it", &graphs_},
             {"--rules", "FILE", "more rules (docs/rulebook.md)", &rules_}};
   }
 
   int run(const std::vector<std::string>& words) override {
-    if (!graphs_.empty()) return explain_graphs(words);
     if (words.size() != 1)
       return usage_error(
           "explain: expected one RULE, SITE or FILE:LINE, as in `opfuse explain silu`");
@@ -144,60 +130,7 @@ class Explain : public Verb {
   }
 
   std::string report_ = "opfuse-report/latest";
-  // What is found in the graphs at all, by one rule, or at one line.
-  int explain_graphs(const std::vector<std::string>& words) const {
-    if (words.size() > 1) return usage_error("explain: expected at most one RULE or FILE:LINE");
-    const graph::SchemaTable& schemas = graph::SchemaTable::builtin();
-    Result<match::Rulebook> rulebook = match::load_rulebook(rules_, schemas);
-    if (!rulebook.ok()) return usage_error("explain: " + rulebook.error().message);
-    const std::string what = words.empty() ? "" : words[0];
-    const size_t colon = what.rfind(':');
-    if (!what.empty() && colon == what.npos && !rulebook->find(what))
-      return usage_error("explain: expected a rule or FILE:LINE, found '" + what + "'");
-    size_t printed = 0;
-    for (const std::string& file : graphs_) {
-      std::ifstream stream(file, std::ios::binary);
-      std::ostringstream text;
-      if (!stream || !(text << stream.rdbuf()))
-        return usage_error("explain: " + file + ": expected a graph file that can be read");
-      const Result<graph::Graph> graph = graph::parse_graph(text.str(), schemas);
-      if (!graph.ok()) return usage_error("explain: " + file + ":" + graph.error().message);
-      const match::MatchReport report = match::find_matches(*graph, *rulebook);
-      for (const std::string& line : sentences(*graph, report, *rulebook, what)) {
-        std::printf("%s\n", line.c_str());
-        ++printed;
-      }
-      if (what.empty()) printed += print_candidates(*graph, report);
-    }
-    if (printed == 0) std::printf("Nothing is found, and nothing comes near a rule.\n");
-    return 0;
-  }
-
-  static size_t print_candidates(const graph::Graph& graph, const match::MatchReport& report) {
-    const std::vector<match::CandidateChain> chains = match::find_candidates(graph, report);
-    if (!chains.empty()) std::printf("no rule knows:\n");
-    for (const match::CandidateChain& chain : chains)
-      std::printf("  %s\n", match::candidate_sentence(graph, chain).c_str());
-    return chains.size();
-  }
-
-  static std::vector<std::string> sentences(const graph::Graph& graph,
-                                            const match::MatchReport& report,
-                                            const match::Rulebook& rulebook,
-                                            const std::string& what) {
-    const size_t colon = what.rfind(':');
-    if (colon != what.npos)
-      return match::explain_place(graph, report, what.substr(0, colon),
-                                  std::atoi(what.c_str() + colon + 1));
-    std::vector<std::string> all;
-    for (const match::Rule& rule : rulebook.rules)
-      if (what.empty() || rule.name == what)
-        for (std::string& line : match::explain_rule(graph, report, rule.name))
-          all.push_back(std::move(line));
-    return all;
-  }
-
-  std::vector<std::string> rules_, graphs_;
+  std::vector<std::string> rules_;
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "opfuse/graph/schema.h"
 #include "opfuse/graph/text.h"
 #include "opfuse/graph/validate.h"
+#include "opfuse/match/candidates.h"
 #include "opfuse/match/match.h"
 
 namespace opfuse::cli {
@@ -82,6 +83,10 @@ class Match : public Verb {
     for (const match::Rule& rule : book.rules)
       for (const std::string& line : match::explain_rule(graph, report, rule.name))
         std::printf("%s\n", line.c_str());
+    const std::vector<match::CandidateChain> unknown = match::find_candidates(graph, report);
+    if (!unknown.empty()) std::printf("no rule knows:\n");
+    for (const match::CandidateChain& chain : unknown)
+      std::printf("  %s\n", match::candidate_sentence(graph, chain).c_str());
     std::printf("%zu operators, %zu chains of %zu rules\n", graph.nodes.size(),
                 report.matches.size(), book.rules.size());
     return report.matches.size();
