@@ -192,7 +192,7 @@ def _type(name: str, value: Any, flags: str) -> str:
     if not isinstance(value, torch.Tensor):
         return f"%{name}: ?"
     sizes = ",".join(str(int(size)) for size in value.shape)
-    text = f"%{name}: {_DTYPES.get(value.dtype, '?')}" + (f"[{sizes}]" if value.dim() else "")
+    text = f"%{name}: {_DTYPES.get(value.dtype, '?')}[{sizes}]"
     dense = torch.empty(value.shape, device="meta").stride()
     if value.stride() != dense:
         text += f" strides[{','.join(str(s) for s in value.stride())}]"
