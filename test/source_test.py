@@ -697,4 +697,4 @@ def test_arithmetic_of_numbers_is_the_number(tmp_path):
     assert "math" in {read["text"] for read in known["reads"]}  # a name that could be bound anew
     unknown = facts_of_call(lambda: module.unknown(x))
     assert f"const:{math.sqrt(2) / 3!r}" not in arguments_of(unknown)
-    assert "const:2" in arguments_of(unknown)  # it stays an argument of a call that nobody knows
+    assert "expr:1:own.sqrt(2)" in arguments_of(unknown)  # a call that nobody knows

@@ -180,6 +180,11 @@ Verdict detached(const Chain& c) {
     if (dead) continue;
     if (node.op == "aten.detach")
       return refuse(23, fmt::format("{} stops the gradient inside the chain", c.at(id)), id);
+    // Of several inputs some may need no gradient, and then nor does what is made of them alone.
+    const bool wanted = std::ranges::any_of(c.context.operands(id), [&](ValueId v) {
+      return (c.context.value(v).meta.flags & trace::kRequiresGrad) != 0;
+    });
+    if (!wanted && c.inputs.size() > 1) continue;
     for (ValueId v : node.outputs)
       if (v != kNone && !(c.context.value(v).meta.flags & trace::kRequiresGrad))
         return refuse(23, fmt::format("the input requires grad, {} does not", name_of(c, v)), id);

@@ -87,6 +87,8 @@ struct Target {
   std::string python;                  // how a maintainer would call it: "torch.nn.functional.silu"
   std::string backward;  // overload of its backward operator: "aten.silu_backward(grad, x)"; ""
                          // when unknown
+  // What Python passes, in call order: "x", "[n]", "cast=\"input\"". Empty: `arguments`.
+  std::vector<std::string> python_arguments;
 };
 
 struct Rule {

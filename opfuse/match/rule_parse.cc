@@ -244,6 +244,7 @@ class RuleParser : RuleReader {
   Status domain(Rule* rule) {
     if (!is("floating")) return fail("the domain: floating");
     OPFUSE_TRY(rule->domain, take(TokenKind::kName, "a domain"));
+    if (eat("finite")) rule->domain += " finite";
     return expect(TokenKind::kNewline, "the end of the line");
   }
 
@@ -325,6 +326,7 @@ class RuleParser : RuleReader {
     while (!eat(TokenKind::kDedent)) {
       if (eat("python")) {
         OPFUSE_TRY(target->python, dotted("how Python calls it"));
+        if (eat("(")) OPFUSE_TRY_STATUS(python_arguments(target));
       } else if (eat("backward")) {
         size_t begin = peek().offset;
         OPFUSE_TRY(std::string op, dotted("the backward operator"));
@@ -339,6 +341,20 @@ class RuleParser : RuleReader {
         return fail("python or backward");
       }
       OPFUSE_TRY_STATUS(expect(TokenKind::kNewline, "the end of the line"));
+    }
+    return ok_status();
+  }
+
+  // python opfuse.functional.rms_norm(x, weight, eps, cast="input"), after the parenthesis.
+  Status python_arguments(Target* target) {
+    while (!eat(")")) {
+      OPFUSE_TRY(std::string argument, target_argument());
+      if (eat("=")) {
+        OPFUSE_TRY(const std::string value, target_argument());
+        argument += "=" + value;
+      }
+      target->python_arguments.push_back(std::move(argument));
+      if (!eat(",") && !is(")")) return fail("',' or ')'");
     }
     return ok_status();
   }

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "opfuse/graph/schema.h"
+#include "opfuse/match/rule_functions.h"
 
 namespace opfuse::match {
 namespace {
@@ -77,12 +78,11 @@ std::string found_only(const Rule& rule) {
   if (!rule.mode.empty())
     return fmt::format("it is for {} alone, which a record does not hold",
                        rule.mode == "eval" ? "evaluation" : rule.mode);
-  if (rule.parameters.size() != 1 || rule.composition.graph.results.size() != 1)
-    return "edits and proofs are for chains of one input and one result so far";
+  if (rule.composition.graph.results.size() != 1)
+    return "edits and proofs are for chains of one result so far";
   for (const graph::Node& node : rule.composition.graph.nodes)
-    if (!node.schema || !node.schema->pointwise)
-      return fmt::format(
-          "{} is not pointwise, and edits and proofs are for pointwise chains so far", node.op);
+    if (node.op == kReshape)
+      return "its composition leaves shapes open, which the proof does not do yet";
   return "";
 }
 
@@ -113,8 +113,13 @@ std::vector<std::string> describe_rule(const Rule& rule) {
     for (DType dtype : rule.dtypes) names.emplace_back(dtype_name(dtype));
     text.push_back(fmt::format("  only for  {}", fmt::join(names, ", ")));
   }
-  if (rule.domain == "floating")
+  if (rule.domain.starts_with("floating"))
     text.push_back("  domain    floating types: the target raises on others, the chain does not");
+  if (rule.domain.ends_with("finite"))
+    text.push_back(
+        "  domain    finite inputs, up to the root of the dtype's largest number (in f16 an eighth "
+        "of "
+        "it):\n            beyond them the target may give another infinity or NaN than the chain");
   const std::string reason = never_replaced(rule);
   text.push_back(
       reason.empty()

@@ -140,6 +140,15 @@ std::string gain_text(const Report& report, const Site& site) {
   return report.speed.choosing.pairs > 0 ? "with the others" : "not measured";
 }
 
+std::string domain_text(const Site& site) {
+  std::string text = fmt::format(
+      "{} {}", site.becomes,
+      site.domain.starts_with("floating") ? "takes floating only and raises otherwise; " : ": ");
+  if (site.domain.ends_with("finite"))
+    text += "infinities, and numbers near the dtype's largest, become another infinity or NaN; ";
+  return text + "--strict avoids that";
+}
+
 void write_sites(const Report& report, Writer* out) {
   std::vector<Row> rows = {{{"chain"},
                             {"site"},
@@ -165,10 +174,7 @@ void write_sites(const Report& report, Writer* out) {
   std::set<std::pair<std::string, std::string>> said;
   for (const Site& site : report.sites)
     if (!site.domain.empty() && !site.refusal && said.emplace(site.becomes, site.domain).second)
-      out->wrapped("  domain: ",
-                   fmt::format("{} takes {} only and raises otherwise; --strict avoids "
-                               "that",
-                               site.becomes, site.domain));
+      out->wrapped("  domain: ", domain_text(site));
 }
 
 void write_step(const Report& report, Writer* out) {

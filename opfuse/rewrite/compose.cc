@@ -60,6 +60,15 @@ Spelling spell(std::string_view python_target, const SiteFacts& facts) {
   }
   if (!callee.empty()) return {callee, ""};
   const std::string_view root = python_target.substr(0, python_target.find('.'));
+  if (root == "opfuse") {
+    const std::string module(python_target.substr(0, python_target.rfind('.')));
+    const auto& globals = facts.module_globals;
+    if (std::find(globals.begin(), globals.end(), "opfuse") == globals.end())
+      return {std::string(python_target), fmt::format("import {}", module)};
+    const std::string name = free_global_name("functional", facts);
+    return {name + std::string(python_target.substr(module.size())),
+            fmt::format("import {} as {}", module, name)};
+  }
   if (root != "torch") return {std::string(python_target), fmt::format("import {}", root)};
   // A bare "import torch" might meet another global of that name.
   const std::string name = free_global_name("torch", facts);

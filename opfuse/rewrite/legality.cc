@@ -6,6 +6,8 @@
 #include <array>
 #include <tuple>
 
+#include "opfuse/rewrite/span_walk.h"
+
 namespace opfuse::rewrite {
 namespace {
 
@@ -104,194 +106,8 @@ Refused function_row(const SiteFacts& facts) {
   return {};
 }
 
-// Recorded operators that one operation of the source makes, and how their arguments are ordered.
-struct Spelled {
-  std::string_view callee;  // last part: "sigmoid", "truediv"
-  std::string_view op;      // "aten." + this
-};
-
-// Callees that make exactly the operator of their own name, whatever their arguments.
-constexpr std::array kPointwise = {
-    "sigmoid",   "mul",       "add",      "sub",      "div",        "neg",        "exp",
-    "tanh",      "pow",       "sqrt",     "rsqrt",    "erf",        "log",        "log1p",
-    "abs",       "square",    "sin",      "cos",      "expm1",      "reciprocal", "clamp",
-    "clamp_min", "clamp_max", "hardtanh", "softplus", "hardsigmoid"};
-constexpr std::array kSynonyms = {
-    Spelled{"multiply", "mul"}, Spelled{"truediv", "div"},     Spelled{"divide", "div"},
-    Spelled{"subtract", "sub"}, Spelled{"true_divide", "div"}, Spelled{"negative", "neg"},
-    Spelled{"clip", "clamp"},   Spelled{"relu6", "hardtanh"},  Spelled{"expit", "sigmoid"}};
-constexpr std::array kNamespaces = {"torch.", "Tensor.", "operator.", "torch.nn.functional.",
-                                    "torch.special."};
-
-// "torch.sigmoid" -> "sigmoid"; "" when the callee is not one that is known to be the operator
-// alone.
-std::string_view operator_of(std::string_view callee) {
-  const size_t dot = callee.rfind('.');
-  if (dot == callee.npos) return "";
-  const std::string_view space = callee.substr(0, dot + 1), name = callee.substr(dot + 1);
-  if (std::find(kNamespaces.begin(), kNamespaces.end(), space) == kNamespaces.end()) return "";
-  for (const Spelled& synonym : kSynonyms)
-    if (synonym.callee == name) return synonym.op;
-  for (const std::string_view own : kPointwise)
-    if (own == name) return own;
-  return "";
-}
-
-// "aten.mul.Tensor" -> "mul"; "" outside aten.
-std::string_view base_name(std::string_view op) {
-  if (!op.starts_with("aten.")) return "";
-  op.remove_prefix(5);
-  return op.substr(0, op.find('.'));
-}
-
-std::optional<double> constant_of(std::string_view argument) {
-  if (!argument.starts_with("const:")) return {};
-  const std::string text(argument.substr(6));
-  char* end = nullptr;
-  const double value = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end) return {};
-  return value;
-}
-
-std::optional<double> constant_of(const graph::Graph& graph, const graph::Input& input) {
-  if (input.kind == graph::InputKind::kTensor)
-    return input.values[0] == graph::kNone ? std::nullopt
-                                           : graph.values[input.values[0]].meta.number;
-  if (const auto* number = std::get_if<double>(&input.attr)) return *number;
-  if (const auto* number = std::get_if<int64_t>(&input.attr)) return static_cast<double>(*number);
-  return {};
-}
-
-// Walks the span's operations beside the recorded ones.
-class SpanWalk {
- public:
-  SpanWalk(const graph::Graph& graph, const match::Match& match, const SiteFacts& facts)
-      : graph_(graph), match_(match), facts_(facts), names_(match.inputs.size()) {}
-
-  SpanProof run() {
-    for (const OperationFact& operation : facts_.operations)
-      if (!account(operation)) return {refusal_, {}};
-    if (next_ != match_.nodes.size())
-      return fail(fmt::format("the recorded {} has no operation of its own in the source",
-                              graph_.nodes[match_.nodes[next_]].op));
-    if (facts_.operations.empty() || facts_.operations.back().span.begin != facts_.span.begin ||
-        facts_.operations.back().span.end != facts_.span.end)
-      return fail("its last operation is not the whole expression");
-    if (match_.outputs.size() != 1 || match_.outputs[0] != results_.back())
-      return fail("its value is not the value of the chain");
-    for (size_t i = 0; i < names_.size(); i++)
-      if (match_.inputs[i] != graph::kNone && names_[i].empty())
-        return fail(fmt::format("input {} of the rule is not read in the source", i + 1));
-    return {std::nullopt, names_};
-  }
-
- private:
-  SpanProof fail(std::string why) {
-    stop(std::move(why));
-    return {refusal_, {}};
-  }
-
-  bool stop(std::string why) {
-    refusal_ = Refusal{
-        36, fmt::format("the expression is not proved to be the chain for every call: {}", why),
-        next_ < match_.nodes.size() ? match_.nodes[next_] : graph::kNone};
-    return false;
-  }
-
-  bool account(const OperationFact& operation) {
-    const std::string_view name = operator_of(operation.callee);
-    if (name.empty()) return stop(fmt::format("\"{}\" is not a known operator", operation.callee));
-    if (next_ == match_.nodes.size())
-      return stop(fmt::format("\"{}\" is not part of what was recorded", operation.callee));
-    const graph::Node& node = graph_.nodes[match_.nodes[next_]];
-    std::vector<std::string> arguments = operation.arguments;
-    std::string_view recorded = base_name(node.op);
-    if (operation.callee.ends_with(".relu6")) {  // recorded with its bounds
-      if (arguments.size() != 1) return stop("relu6 is called with further arguments");
-      arguments.insert(arguments.end(), {"const:0", "const:6"});
-    }
-    const bool swaps = arguments.size() == 2 && constant_of(arguments[0]).has_value();
-    // `1 - x` is recorded as rsub(x, 1); `1 + x` and `2 * x` as add(x, 1) and mul(x, 2).
-    if (swaps && ((name == "sub" && recorded == "rsub") || name == "add" || name == "mul")) {
-      std::swap(arguments[0], arguments[1]);
-      if (name == "sub") recorded = "sub";
-    }
-    if (swaps && name == "div" && recorded == "reciprocal") return account_reciprocal(arguments);
-    if (recorded != name)
-      return stop(fmt::format("\"{}\" was recorded as {}", operation.callee, node.op));
-    if (arguments.size() > node.inputs.size())
-      return stop(fmt::format("\"{}\" has {} arguments", operation.callee, arguments.size()));
-    for (size_t i = 0; i < arguments.size(); i++)
-      if (!same(arguments[i], node.inputs[i])) return false;
-    return finish(node);
-  }
-
-  // `c / x` is recorded as mul(reciprocal(x), c).
-  bool account_reciprocal(const std::vector<std::string>& arguments) {
-    const graph::Node& inverse = graph_.nodes[match_.nodes[next_]];
-    if (!same(arguments[1], inverse.inputs[0])) return false;
-    if (++next_ == match_.nodes.size()) return stop("a quotient was recorded without its product");
-    const graph::Node& product = graph_.nodes[match_.nodes[next_]];
-    if (base_name(product.op) != "mul" || product.inputs[0].values != inverse.outputs ||
-        !same(arguments[0], product.inputs[1]))
-      return refusal_ ? false : stop("a quotient was recorded as something else");
-    return finish(product);
-  }
-
-  bool finish(const graph::Node& node) {
-    if (node.outputs.size() != 1) return stop(fmt::format("{} has several results", node.op));
-    results_.push_back(node.outputs[0]);
-    next_++;
-    return true;
-  }
-
-  bool same(const std::string& argument, const graph::Input& input) {
-    if (const auto constant = constant_of(argument)) {
-      const auto recorded = constant_of(graph_, input);
-      return (recorded && *recorded == *constant) ||
-             stop("a constant was recorded as something else");
-    }
-    if (input.kind != graph::InputKind::kTensor || input.values.size() != 1)
-      return stop(fmt::format("argument {} was not recorded as a tensor", argument));
-    const graph::ValueId value = input.values[0];
-    if (argument.starts_with("op:")) {
-      const size_t index = std::strtoul(argument.c_str() + 3, nullptr, 10);
-      return (index < results_.size() && results_[index] == value) ||
-             stop("an operand is another value than the one recorded");
-    }
-    if (argument.starts_with("read:")) return same_read(argument.substr(5), value);
-    return stop("an operand is neither a name, a constant nor a part of the chain");
-  }
-
-  bool same_read(const std::string& name, graph::ValueId value) {
-    const auto found = std::find(match_.inputs.begin(), match_.inputs.end(), value);
-    if (found == match_.inputs.end())
-      return stop(fmt::format("{} is not an input of the rule", name));
-    const auto read = std::find_if(facts_.reads.begin(), facts_.reads.end(),
-                                   [&](const ReadFact& fact) { return fact.text == name; });
-    if (read == facts_.reads.end() || (read->kind != "local" && read->kind != "module_member"))
-      return stop(fmt::format("{} may change between two reads ({})", name,
-                              read == facts_.reads.end() ? "unknown name" : read->kind));
-    // The same value may enter twice under two names today and be two values at the next call.
-    std::string& bound = names_[found - match_.inputs.begin()];
-    if (!bound.empty() && bound != name)
-      return stop(
-          fmt::format("{} and {} were the same value only in the recorded calls", bound, name));
-    bound = name;
-    return true;
-  }
-
-  const graph::Graph& graph_;
-  const match::Match& match_;
-  const SiteFacts& facts_;
-  size_t next_ = 0;                      // recorded operators accounted for
-  std::vector<graph::ValueId> results_;  // of the operations so far
-  std::vector<std::string> names_;       // per parameter
-  Refused refusal_;
-};
-
 SpanProof prove_apply(const match::Match& match, const SiteFacts& facts) {
-  const auto fail = [](std::string why) { return SpanProof{refuse(36, std::move(why)), {}}; };
+  const auto fail = [](std::string why) { return SpanProof{refuse(36, std::move(why)), {}, {}}; };
   if (match.function_scope == graph::kNone)
     return fail(fmt::format("the chain is not the forward of {}", facts.function_class));
   if (facts.operations.size() != 1) return fail("the call of apply is not alone in its expression");
@@ -299,6 +115,7 @@ SpanProof prove_apply(const match::Match& match, const SiteFacts& facts) {
   if (call.callee != "Function.apply:" + facts.function_class)
     return SpanProof{refuse(44, fmt::format("{} is called where {}.apply was recorded", call.callee,
                                             facts.function_class)),
+                     {},
                      {}};
   if (call.span.begin != facts.span.begin || call.span.end != facts.span.end)
     return fail("the call of apply is not the whole expression");
@@ -307,7 +124,7 @@ SpanProof prove_apply(const match::Match& match, const SiteFacts& facts) {
                             facts.function_class));
   if (!call.arguments[0].starts_with("read:") && call.arguments[0] != "expr")
     return fail(fmt::format("the argument of {}.apply is not one value", facts.function_class));
-  return {std::nullopt, facts.argument_sources};
+  return {std::nullopt, facts.argument_sources, {}};
 }
 
 using PlaceKey = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t>;
@@ -384,8 +201,9 @@ SpanProof prove_span(const graph::Graph& graph, const match::Match& match, const
   if (match.function_scope != graph::kNone)
     return {
         refuse(25, "the chain is the forward of a custom Function, but its caller is not the edit"),
+        {},
         {}};
-  return SpanWalk(graph, match, facts).run();
+  return walk_span(graph, match, facts);
 }
 
 Refused foreign_operator(const graph::Graph& graph, const match::MatchReport& report,

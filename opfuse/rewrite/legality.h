@@ -20,6 +20,8 @@ std::optional<match::Refusal> refusal_from_facts(const SiteFacts& facts);
 struct SpanProof {
   std::optional<match::Refusal> refusal;
   std::vector<std::string> parameters;
+  // Parameters that are expressions of their own, in the order of their evaluation.
+  std::vector<int> expressions;
 };
 
 // Each recorded operator of `match` is one operation of the span, in order, with the same callee

@@ -96,31 +96,83 @@ Refused refusal_from_matches(const SiteInput& in, match::Equivalence* weakest) {
   return {};
 }
 
+// Numbers without a text in the source are written into the edit: those of the first call.
+bool same_numbers(const SiteInput& in, size_t call, const std::vector<std::string>& texts) {
+  const match::Match &first = in.report.matches[in.site.matches[0]],
+                     &other = in.report.matches[in.site.matches[call]];
+  for (size_t i = 0; i < texts.size() && i < first.numbers.size(); i++)
+    if (!in.site.rule->parameters[i].is_tensor && texts[i].empty() &&
+        first.numbers[i] != other.numbers[i])
+      return false;
+  return true;
+}
+
 // The same parameters must come out for every recorded call.
 SpanProof prove_all(const SiteInput& in) {
   SpanProof proof;
   for (size_t i = 0; i < in.site.matches.size(); i++) {
     SpanProof one = prove_span(in.graph, in.report.matches[in.site.matches[i]], in.facts);
     if (one.refusal) return one;
+    if (!same_numbers(in, i, one.parameters))
+      return {
+          refuse(36, "a number that the source does not name differs between its calls"), {}, {}};
     if (i > 0 && one.parameters != proof.parameters)
-      return {refuse(36, "its inputs are not the same names in every recorded call"), {}};
+      return {refuse(36, "its inputs are not the same names in every recorded call"), {}, {}};
     proof = std::move(one);
   }
   return proof;
 }
 
-// The target's argument list: parameters by name, literals as they are.
-std::vector<std::string> arguments_of(const match::Target& target, const match::Rule& rule,
-                                      const std::vector<std::string>& parameters) {
+// What one argument of a target reads in the source.
+Result<std::string> argument_text(const std::string& argument, const match::Match& match,
+                                  const std::vector<std::string>& parameters) {
+  const match::Rule& rule = *match.rule;
+  const size_t equal = argument.find('=');
+  if (equal != argument.npos && argument[0] != '"') {
+    OPFUSE_TRY(const std::string value,
+               argument_text(argument.substr(equal + 1), match, parameters));
+    return argument.substr(0, equal + 1) + value;
+  }
+  for (size_t i = 0; i < rule.parameters.size() && i < parameters.size(); i++) {
+    if (rule.parameters[i].name != argument) continue;
+    if (!parameters[i].empty()) return parameters[i];
+    if (rule.parameters[i].is_tensor) return std::string("None");
+    const auto number = i < match.numbers.size() ? match.numbers[i] : std::nullopt;
+    if (!number) return Error{fmt::format("the number {} is not known", argument)};
+    const bool whole = rule.parameters[i].type == "int";
+    return whole ? fmt::format("{}", static_cast<int64_t>(*number)) : fmt::format("{}", *number);
+  }
+  if (!argument.starts_with("[")) return argument;
+  // A size by name: the last one of the first input.
+  const std::vector<match::Dimension>& shape = rule.parameters[0].tensor.shape;
+  const std::vector<std::string> names = rule.number_names();
+  const bool last = !shape.empty() && shape.back().kind == match::Dimension::Kind::kName &&
+                    argument == fmt::format("[{}]", names[shape.back().name]);
+  if (!last) return Error{fmt::format("the sizes {} have no text in the source", argument)};
+  return fmt::format("{}.shape[-1:]", parameters[0]);
+}
+
+Result<std::vector<std::string>> arguments_of(const match::Target& target,
+                                              const match::Match& match,
+                                              const std::vector<std::string>& parameters) {
   std::vector<std::string> arguments;
-  for (const std::string& argument : target.arguments) {
-    std::string text = argument;
-    for (size_t i = 0; i < rule.parameters.size() && i < parameters.size(); i++)
-      if (rule.parameters[i].name == argument)
-        text = parameters[i].empty() ? "None" : parameters[i];
+  for (const std::string& argument :
+       target.python_arguments.empty() ? target.arguments : target.python_arguments) {
+    OPFUSE_TRY(std::string text, argument_text(argument, match, parameters));
     arguments.push_back(std::move(text));
   }
   return arguments;
+}
+
+// Operands that are expressions must be evaluated in the order in which the chain does it.
+bool keeps_order(const match::Target& target, const match::Rule& rule,
+                 const std::vector<int>& expressions) {
+  std::vector<int> order;
+  for (const std::string& argument :
+       target.python_arguments.empty() ? target.arguments : target.python_arguments)
+    for (const int parameter : expressions)
+      if (rule.parameters[parameter].name == argument) order.push_back(parameter);
+  return order == expressions;
 }
 
 Result<std::vector<SourceEdit>> compose_edits(const SiteInput& in, const match::Target& here,
@@ -144,8 +196,9 @@ Result<std::vector<SourceEdit>> compose_edits(const SiteInput& in, const match::
   call.sha256 = facts.sha256;
   call.span = facts.span;
   call.old_text = facts.text.substr(facts.span.begin, facts.span.end - facts.span.begin);
-  const auto source = arguments_of(written, *in.site.rule, parameters);
-  const auto memory = arguments_of(here, *in.site.rule, parameters);
+  const match::Match& match = in.report.matches[in.site.matches[0]];
+  OPFUSE_TRY(const auto source, arguments_of(written, match, parameters));
+  OPFUSE_TRY(const auto memory, arguments_of(here, match, parameters));
   call.source_text = call_texts(spelling.callee, "", source, call.old_text).source;
   call.memory_text = call_texts("", replacement->global_name, memory, call.old_text).memory;
   edits.push_back(std::move(call));
@@ -174,6 +227,11 @@ Replacement plan_site(const SiteInput& in, Refused* refusal) {
       return replacement;
     }
   }
+  if (!keeps_order(*here, rule, proof.expressions) ||
+      !keeps_order(*written, rule, proof.expressions)) {
+    *refusal = refuse(36, "its operands would be evaluated in another order");
+    return replacement;
+  }
   replacement.site = in.site.id;
   replacement.rule = rule.name;
   replacement.target = here->op;
@@ -181,7 +239,9 @@ Replacement plan_site(const SiteInput& in, Refused* refusal) {
   replacement.source_target = written->python;
   replacement.verified = written == here;
   replacement.equivalence = weakest;
-  replacement.domain = target_kind(*here) == 1 ? "" : rule.domain;
+  // Ours take every dtype that the chain takes.
+  const std::string own = rule.domain.ends_with("finite") ? "finite" : "";
+  replacement.domain = target_kind(*here) == 1 ? own : rule.domain;
   replacement.module = in.facts.module;
   replacement.qualname = in.facts.qualname;
   replacement.file = in.facts.file;

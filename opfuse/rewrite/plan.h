@@ -4,6 +4,8 @@
 // BORDER: rewrite -> verify, report, python.
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -83,9 +85,30 @@ std::string patch_module(const Plan& plan);
 // equal.
 std::string unified_diff(std::string_view path, std::string_view before, std::string_view after);
 
+// What one call of a target runs here, as operators: made by running it (opfuse/torch/), because
+// which kernels an operator calls is the framework's business.
+struct TargetTrace {
+  graph::Graph graph;
+  std::vector<graph::NodeId> forward, backward;
+  std::vector<graph::ValueId> inputs;  // by parameter; kNone where it is absent or a number
+  std::vector<graph::ValueId> outputs;
+  graph::ValueId cotangent = graph::kNone;
+  std::vector<graph::ValueId> gradients;  // by parameter; kNone where none is made
+  std::shared_ptr<const void> schemas;    // what Node::schema of the graph points into
+};
+
+struct MatchTrace {
+  std::shared_ptr<const TargetTrace> target;
+  // By parameter: the values of the graph to rewrite that sum up to its gradient.
+  std::vector<std::vector<graph::ValueId>> contributions;
+};
+using MatchTraces = std::map<int, MatchTrace>;  // by index into MatchReport::matches
+
 // The graph that the step must become when the plan runs: each planned match's forward chain
-// replaced by the target, its backward chain by the target's backward.
+// replaced by the target, its backward chain by the target's backward. Matches without a trace have
+// one input, one result and a target whose rule names its backward operator.
 graph::Graph rewrite_graph(const graph::Graph& graph, const match::MatchReport& report,
-                           const std::vector<match::Site>& sites, const Plan& plan);
+                           const std::vector<match::Site>& sites, const Plan& plan,
+                           const MatchTraces& traces = {});
 
 }  // namespace opfuse::rewrite

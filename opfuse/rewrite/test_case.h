@@ -25,9 +25,9 @@ inline match::Rule silu_rule() {
   rule.name = "silu";
   rule.parameters = {{"x", "T", true, false}};
   rule.domain = "floating";
-  match::Target vendor{"torch_npu.npu_silu", {"x"}, "npu", {}, "torch_npu.npu_silu", ""};
+  match::Target vendor{"torch_npu.npu_silu", {"x"}, "npu", {}, "torch_npu.npu_silu", "", {}};
   match::Target native{
-      "aten.silu", {"x"}, "", {}, "torch.nn.functional.silu", "aten.silu_backward(grad, x)"};
+      "aten.silu", {"x"}, "", {}, "torch.nn.functional.silu", "aten.silu_backward(grad, x)", {}};
   rule.targets = {vendor, native};
   return rule;
 }

@@ -74,12 +74,6 @@ std::vector<trace::Mark> chain_marks(const Analysis& analysis) {
   return marks;
 }
 
-const match::Target* target_of(const match::Rule& rule, const std::string& op) {
-  for (const auto& target : rule.targets)
-    if (target.op == op) return &target;
-  return nullptr;
-}
-
 }  // namespace
 
 const std::map<std::string, Session::Method>& Session::methods() {
@@ -239,6 +233,7 @@ Result<Json> Session::plan(const Json& request) {
   rewrite::PlanOptions options;
   options.target_vendor = get_or<std::string>(config_, "target", "");
   options.strict = get_or(config_, "strict", false);
+  options.own_operators = get_or(request, "own_operators", false);
   if (get_or<std::string>(config_, "allow", "E1") == "E0") options.allow = match::Equivalence::kE0;
   if (get_or<std::string>(config_, "allow", "E1") == "E2") options.allow = match::Equivalence::kE2;
   plan_ = rewrite::make_plan(analysis->graph, analysis->report, analysis->sites, facts, options);
@@ -317,99 +312,6 @@ Result<Json> Session::plan_answer(const std::vector<rewrite::SiteFacts>& facts) 
               {"patch_module", rewrite::patch_module(plan_)}};
 }
 
-Result<rewrite::Plan> Session::plan_for(const Analysis& analysis) const {
-  rewrite::Plan plan = plan_;
-  for (auto& replacement : plan.replacements) {
-    const std::string& key = site_keys_.at(replacement.site);
-    const auto found =
-        std::find_if(analysis.sites.begin(), analysis.sites.end(),
-                     [&](const match::Site& site) { return site_key(analysis, site) == key; });
-    if (found == analysis.sites.end())
-      return Error{"site " + std::to_string(replacement.site) + " (" + replacement.rule + " at " +
-                   replacement.file + ":" + std::to_string(replacement.line) +
-                   "): expected in every recorded step, but this one does not run it"};
-    replacement.site = found->id;
-  }
-  return plan;
-}
-
-Result<Json> Session::prove(const Json& request) {
-  OPFUSE_TRY(Step * step, this->step(request));
-  if (!step->record->with_values) return Error{"prove: expected a record with values"};
-  OPFUSE_TRY(Analysis * analysis, analysis_of(step));
-  OPFUSE_TRY(rewrite::Plan plan, plan_for(*analysis));
-  ReplayLimits limits;
-  limits.max_bytes = get_or<int64_t>(config_, "verify_memory_bytes", -1);
-  if (limits.max_bytes >= 0)  // the snapshots are still there
-    limits.max_bytes = std::max<int64_t>(limits.max_bytes - step->record->snapshot_bytes, 0);
-  Json sites = Json::array();
-  Json step_verdict;
-  const auto begin = std::chrono::steady_clock::now();
-  OPFUSE_TRY_STATUS(run_stage("prove", &log_, [&]() -> Status {
-    std::vector<SiteCalls> calls;
-    for (const auto& replacement : plan.replacements) {
-      const match::Site& site = analysis->sites[static_cast<size_t>(replacement.site)];
-      SiteCalls one;
-      one.site = site.id;
-      one.target = target_of(*site.rule, replacement.target);
-      for (int index : site.matches) one.calls.push_back(&analysis->report.matches[index]);
-      calls.push_back(std::move(one));
-    }
-    SiteProofOptions options;
-    options.limits = limits;
-    SiteProofs proofs = prove_sites(*step->record, analysis->graph, calls, options);
-    std::vector<verify::SiteVerdict>& verdicts = proofs.verdicts;
-    for (size_t i = 0; i < verdicts.size(); ++i) {
-      verdicts[i].site = plan_.replacements[i].site;  // numbered as in the plan
-      sites.push_back(site_verdict_json(verdicts[i]));
-    }
-    // What failed leaves the plan, so the step is proved without it.
-    rewrite::Plan proved = plan;
-    proved.replacements.clear();
-    for (size_t i = 0; i < verdicts.size(); ++i)
-      if (verdicts[i].accepted) proved.replacements.push_back(plan.replacements[i]);
-    const graph::Graph rewritten =
-        rewrite::rewrite_graph(analysis->graph, analysis->report, analysis->sites, proved);
-    std::unique_ptr<verify::Evaluator> evaluator = make_evaluator(*step->record, limits);
-    verify::StepProofOptions step_options;
-    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
-    step_options.seconds = get_or<double>(request, "seconds", 1e9) - spent.count();
-    step_verdict = step_verdict_json(verify::prove_step(*evaluator, analysis->graph, rewritten,
-                                                        step_options, std::move(proofs.exact)));
-    return ok_status();
-  }));
-  return Json{{"sites", sites}, {"step", step_verdict}, {"seconds", log_.seconds.back().second}};
-}
-
-Result<Json> Session::validate(const Json& request) {
-  OPFUSE_TRY(Step * after, this->step(request, "after"));
-  OPFUSE_TRY(Analysis * observed, analysis_of(after));
-  verify::ValidationVerdict verdict;
-  if (request.contains("before")) {
-    OPFUSE_TRY(Step * before, this->step(request, "before"));
-    OPFUSE_TRY(Analysis * original, analysis_of(before));
-    OPFUSE_TRY(rewrite::Plan plan, plan_for(*original));
-    const graph::Graph expected =
-        rewrite::rewrite_graph(original->graph, original->report, original->sites, plan);
-    verify::ValidateOptions options;
-    options.ignore_shapes = get_or(request, "ignore_shapes", false);
-    verdict = verify::validate(expected, observed->graph, options);
-  } else {
-    // A plan applied before the first step has no step to compare with: its targets must be there.
-    verdict.accepted = true;
-    for (const auto& replacement : plan_.replacements) {
-      int64_t seen = 0;
-      for (const auto& node : observed->graph.nodes) seen += node.op == replacement.target;
-      verdict.sites_replaced += std::min<int64_t>(seen, replacement.calls);
-      if (seen >= replacement.calls) continue;
-      verdict.accepted = false;
-      verdict.reason = replacement.target + ": expected " + std::to_string(replacement.calls) +
-                       " calls in the step, found " + std::to_string(seen);
-    }
-  }
-  return validation_json(verdict);
-}
-
 Result<Json> Session::ab_open(const Json& request) {
   verify::AbOptions options;
   options.max_steps = get_or(config_, "budget_steps", options.max_steps);
@@ -486,8 +388,9 @@ Result<Json> Session::print(const Json& request) {
   if (!get_or(request, "rewritten", false))
     return Json{{"text", graph::print_graph(analysis->graph)}};
   OPFUSE_TRY(rewrite::Plan plan, plan_for(*analysis));
+  OPFUSE_TRY(rewrite::MatchTraces traces, traces_of(*step, plan));
   return Json{{"text", graph::print_graph(rewrite::rewrite_graph(analysis->graph, analysis->report,
-                                                                 analysis->sites, plan))}};
+                                                                 analysis->sites, plan, traces))}};
 }
 
 Result<Json> Session::release_values(const Json& request) {

@@ -15,6 +15,7 @@
 #include "opfuse/pipeline.h"
 #include "opfuse/rewrite/plan.h"
 #include "opfuse/torch/record.h"
+#include "opfuse/torch/target_trace.h"
 #include "opfuse/verify/statistics.h"
 
 namespace opfuse::torch_bridge {
@@ -61,6 +62,10 @@ class Session {
   Result<Analysis*> analysis_of(Step* step);
   // The plan with its site ids as `analysis` numbers them; an error names a site that is not there.
   Result<rewrite::Plan> plan_for(const Analysis& analysis) const;
+  // What the targets of a planned site run here, where their rule does not say it.
+  Status trace_site(const Step& step, const rewrite::Replacement& replacement,
+                    rewrite::MatchTraces* traces);
+  Result<rewrite::MatchTraces> traces_of(const Step& step, const rewrite::Plan& plan);
   Result<Json> plan_answer(const std::vector<rewrite::SiteFacts>& facts);
 
   Json config_ = Json::object();
@@ -74,6 +79,7 @@ class Session {
   int planned_record_ = 0;
   std::optional<verify::AbTest> ab_;
   std::vector<verify::StepSample> samples_;
+  TargetTracer tracer_;
   StageLog log_;
 };
 

@@ -164,7 +164,13 @@ double median(std::vector<double> values) {
 
 Json sites_json(const Analysis& analysis) {
   Json list = Json::array();
-  for (const auto& site : analysis.sites) list.push_back(site_json(analysis, site));
+  for (const auto& site : analysis.sites) {
+    list.push_back(site_json(analysis, site));
+    const auto& targets = site.rule->targets;
+    list.back()["own"] = std::any_of(targets.begin(), targets.end(), [](const auto& target) {
+      return target.op.starts_with("opfuse.");
+    });
+  }
   return list;
 }
 

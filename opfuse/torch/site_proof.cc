@@ -13,8 +13,10 @@
 #include "opfuse/torch/replay_allocator.h"
 #include "opfuse/torch/replay_run.h"
 #include "opfuse/torch/replay_values.h"
+#include "opfuse/torch/site_gradients.h"
 #include "opfuse/torch/site_proof_backward.h"
 #include "opfuse/torch/site_proof_chain.h"
+#include "opfuse/torch/site_proof_compare.h"
 #include "opfuse/torch/site_proof_inputs.h"
 #include "opfuse/verify/metrics.h"
 #include "opfuse/verify/step_verdict.h"
@@ -28,54 +30,14 @@ using graph::NodeId;
 using graph::ValueId;
 using verify::Comparison;
 
-// Elements of a pointwise chain at a time: a dozen fp64 intermediates stay in the second cache.
-constexpr int64_t kPiece = 16384;
-
-// Ordinary eager execution, whatever the thread's dispatch state is.
-struct Eager {
-  c10::impl::ForceDispatchKeyGuard keys{c10::default_included_set, c10::default_excluded_set};
-  c10::AutoGradMode grad{true};
-};
-// Below autograd.
-struct Plain {
-  c10::AutoGradMode no_grad{false};
-  at::AutoDispatchBelowADInplaceOrView below;
-};
-
-struct Pair {  // a value and, where there is a cotangent, its gradient
-  at::Tensor y, dx;
-};
-
-// y and d/dx of a chain of one input by autograd; the cotangent may be undefined.
-Pair differentiate(const Chain& chain, const at::Tensor& x, const at::Tensor& cotangent) {
-  Eager eager;
-  const at::Tensor leaf = x.detach();
-  if (!cotangent.defined()) {
-    c10::AutoGradMode no_grad(false);
-    return {chain.run(std::vector<at::Tensor>{leaf})[0], {}};
-  }
-  leaf.requires_grad_(true);
-  const at::Tensor y = chain.run(std::vector<at::Tensor>{leaf})[0];
-  const at::Tensor dx = torch::autograd::grad({y}, {leaf}, {cotangent})[0];
-  return {y.detach(), dx};
-}
-
-at::Tensor sum(const std::vector<at::Tensor>& terms) {
-  at::Tensor total = terms[0];
-  for (size_t i = 1; i < terms.size(); ++i) total = total + terms[i];
-  return total;
-}
-
 // One call: the recorded operators, forward alone and with the backward.
 struct RecordedCall {
   const match::Match* match = nullptr;
-  Chain forward, both;
+  Chain composition, target;
+  RecordedChain chain;
+  SiteGradients gradients;
   at::Tensor y, cotangent;
   std::vector<at::Tensor> contributions;
-};
-
-struct Compared {
-  Comparison y, dx;
 };
 
 std::string shape_text(const at::Tensor& t) {
@@ -104,8 +66,10 @@ class SiteProver {
   }
 
   void prepare() {
-    const Status status = prepare_chains();
-    if (!status.ok()) refuse(status.error().message);
+    guarded([&] {
+      const Status status = prepare_chains();
+      if (!status.ok()) refuse(status.error().message);
+    });
   }
 
   void watch(ReplayWatches* watches) {
@@ -128,7 +92,7 @@ class SiteProver {
     if (!refused() && verdict_.captured_calls != static_cast<int>(calls_.size()))
       refuse("expected the values of " + std::to_string(calls_.size()) + " calls, found " +
              std::to_string(verdict_.captured_calls));
-    if (captured_.y.error.elements > 0) add_errors(captured_, "", &verdict_.captured);
+    if (!calls_.empty()) add_errors(captured_, "", &verdict_.captured);
     if (refused()) return verdict_;
     verdict_.accepted = true;
     verdict_.reason = "the same function and as accurate on " +
@@ -143,13 +107,12 @@ class SiteProver {
   Status prepare_chains() {
     if (site_.calls.empty()) return Error{"the recorded step has no call of the site"};
     if (!site_.target) return Error{"the rule has no target here"};
-    const match::Rule& rule = *site_.calls[0]->rule;
-    if (rule.parameters.size() != 1)
-      return Error{"rule " + rule.name + " has several inputs; only sites of one are proved"};
-    OPFUSE_TRY(composition_, composition_chain(rule));
-    OPFUSE_TRY(target_, target_chain(rule, *site_.target));
+    const match::Match& first = *site_.calls[0];
     for (const match::Match* match : site_.calls) {
       if (auto problem = backward_problem(graph_, *match)) return Error{*problem};
+      if (match->outputs.size() != 1) return Error{"expected a chain of one result"};
+      if (match->spelling && first.spelling && match->spelling->absent != first.spelling->absent)
+        return Error{"optional inputs are there in some calls and absent in others"};
       OPFUSE_TRY(RecordedCall call, recorded_call(*match));
       calls_.push_back(std::move(call));
     }
@@ -159,22 +122,10 @@ class SiteProver {
   Result<RecordedCall> recorded_call(const match::Match& match) {
     RecordedCall call;
     call.match = &match;
-    if (match.inputs.size() != 1 || match.inputs[0] == kNone || match.outputs.size() != 1)
-      return Error{"expected a chain of one input and one result"};
-    OPFUSE_TRY(call.forward,
-               Chain::make(graph_, match.nodes, match.inputs, match.outputs, &record_));
-    if (!match.backward.nodes.empty()) {
-      std::vector<NodeId> nodes = match.nodes;
-      nodes.insert(nodes.end(), match.backward.nodes.begin(), match.backward.nodes.end());
-      std::vector<ValueId> inputs = {match.inputs[0], match.backward.grad_output};
-      std::vector<ValueId> outputs = match.outputs;
-      outputs.insert(outputs.end(), match.backward.grad_inputs.begin(),
-                     match.backward.grad_inputs.end());
-      OPFUSE_TRY(call.both, Chain::make(graph_, nodes, inputs, outputs, &record_));
-    }
-    const Chain& all = match.backward.nodes.empty() ? call.forward : call.both;
-    if (!all.size_holder().empty())
-      return Error{all.size_holder() + " holds sizes: it cannot be tried on other shapes"};
+    OPFUSE_TRY(call.composition, composition_chain(match));
+    OPFUSE_TRY(call.target, target_chain(match, *site_.target));
+    OPFUSE_TRY(call.chain, recorded_chain(record_, graph_, match));
+    OPFUSE_TRY(call.gradients, site_gradients(graph_, match, call.chain));
     return call;
   }
 
@@ -185,16 +136,29 @@ class SiteProver {
     return storage == kNone || written_[storage] ? tensor.clone() : tensor;
   }
 
+  static std::vector<at::Tensor> inputs_of(const RecordedCall& call, const TensorSource& get) {
+    std::vector<at::Tensor> inputs;
+    for (ValueId value : call.match->inputs)
+      inputs.push_back(value == kNone ? at::Tensor() : get(value));
+    return inputs;
+  }
+
+  static std::vector<ValueId> given(const RecordedCall& call, std::vector<ValueId> values) {
+    for (ValueId value : call.match->inputs)
+      if (value != kNone) values.push_back(value);
+    return values;
+  }
+
   void watch_output(RecordedCall& call, ReplayWatches* watches) {
-    const ValueId x = call.match->inputs[0], y = call.match->outputs[0];
+    const ValueId y = call.match->outputs[0];
     const bool forward_only = call.match->backward.nodes.empty();
     watches->emplace(
         call.match->nodes.back(),
-        ReplayWatch{{x, y}, [this, &call, x, y, forward_only](const TensorSource& get) {
+        ReplayWatch{given(call, {y}), [this, &call, y, forward_only](const TensorSource& get) {
                       if (refused()) return;
                       guarded([&] {
                         call.y = hold(y, get(y));
-                        if (forward_only) check_call(call, get(x), {});
+                        if (forward_only) check_call(call, inputs_of(call, get), {});
                       });
                     }});
   }
@@ -203,18 +167,18 @@ class SiteProver {
   // may add others into either in place.
   void watch_gradient(RecordedCall& call, size_t index, ReplayWatches* watches) {
     const match::BackwardChain& backward = call.match->backward;
-    const ValueId gradient = backward.grad_inputs[index];
-    const ValueId x = call.match->inputs[0], cotangent = backward.grad_output;
+    const ValueId gradient = backward.grad_inputs[index], cotangent = backward.grad_output;
     const NodeId at = graph_.values[gradient].producer;
     watches->emplace(
-        at, ReplayWatch{{gradient, x, cotangent},
-                        [this, &call, gradient, index, x, cotangent](const TensorSource& get) {
+        at, ReplayWatch{given(call, {gradient, cotangent}),
+                        [this, &call, gradient, index, cotangent](const TensorSource& get) {
                           if (refused()) return;
                           guarded([&] {
                             call.contributions[index] = hold(gradient, get(gradient));
                             if (!call.cotangent.defined())
                               call.cotangent = hold(cotangent, get(cotangent));
-                            if (all_there(call)) check_call(call, get(x), call.cotangent);
+                            if (all_there(call))
+                              check_call(call, inputs_of(call, get), call.cotangent);
                           });
                         }});
   }
@@ -222,6 +186,14 @@ class SiteProver {
   static bool all_there(const RecordedCall& call) {
     return std::all_of(call.contributions.begin(), call.contributions.end(),
                        [](const at::Tensor& t) { return t.defined(); });
+  }
+
+  static ChainValues summed_gradients(const RecordedCall& call,
+                                      const std::vector<at::Tensor>& results,
+                                      const at::Tensor& cotangent) {
+    c10::AutoGradMode no_grad(false);
+    at::AutoDispatchBelowADInplaceOrView below;
+    return summed(results, call.gradients, cotangent);
   }
 
   template <class F>
@@ -234,38 +206,61 @@ class SiteProver {
     }
   }
 
-  void check_call(RecordedCall& call, const at::Tensor& x, const at::Tensor& cotangent) {
-    Pair old_pair{call.y, cotangent.defined() ? sum(call.contributions) : at::Tensor()};
-    const Pair new_pair = differentiate(target_, x, cotangent);
-    const std::string where =
-        "captured call " + std::to_string(verdict_.captured_calls + 1) + " " + shape_text(x);
+  void check_call(RecordedCall& call, std::vector<at::Tensor> inputs, const at::Tensor& cotangent) {
+    CallValues values{std::move(inputs), cotangent, {call.y, {}}, {}};
+    if (cotangent.defined()) {
+      std::vector<at::Tensor> results = {call.y};
+      results.insert(results.end(), call.contributions.begin(), call.contributions.end());
+      values.old_values = summed_gradients(call, results, cotangent);
+    }
+    values.new_values = differentiate(call.target, values.inputs, cotangent, call.gradients.wanted);
+    const std::string where = "captured call " + std::to_string(verdict_.captured_calls + 1) + " " +
+                              shape_text(values.inputs[0]);
     ++verdict_.captured_calls;
     Compared one;
-    judge(call, x, cotangent, old_pair, new_pair, where, &one);
-    for (const Comparison* c : {&one.y, &one.dx})
-      if (!faithful(*c, static_cast<DType>(x.scalar_type())))
+    judge(call, values, where, &one);
+    for (const Comparison* c : comparisons(one))
+      if (!faithful(*c, static_cast<DType>(call.y.scalar_type())))
         refuse("the recorded results of " + where +
                " are far from their own fp64 values, so nothing can be compared with them");
-    merge(one.y, &captured_.y);
-    merge(one.dx, &captured_.dx);
+    merge(one, &captured_);
+    keep_whole_numbers(values.inputs);
     call.y = call.cotangent = at::Tensor();
     call.contributions.clear();
   }
 
+  // Classes and indices cannot be made up: generated calls take those of the first captured one.
+  void keep_whole_numbers(const std::vector<at::Tensor>& inputs) {
+    if (!whole_numbers_.empty()) return;
+    for (const at::Tensor& t : inputs)
+      whole_numbers_.push_back(t.defined() && !t.is_floating_point() ? t.clone() : at::Tensor());
+  }
+
+  static std::vector<const Comparison*> comparisons(const Compared& all) {
+    std::vector<const Comparison*> list = {&all.y};
+    for (const Comparison& gradient : all.gradients) list.push_back(&gradient);
+    return list;
+  }
+
   // ---- comparing
 
-  void judge(const RecordedCall& call, const at::Tensor& x, const at::Tensor& cotangent,
-             const Pair& old_pair, const Pair& new_pair, const std::string& where, Compared* out) {
-    if (!same_form(x, old_pair.y, new_pair.y, "output", where)) return;
-    if (cotangent.defined() && !same_form(x, old_pair.dx, new_pair.dx, "d/dx", where)) return;
-    compare(call, x, cotangent, old_pair, new_pair, out);
-    const double worst = std::max(badness(out->y), badness(out->dx));
+  void judge(const RecordedCall& call, const CallValues& values, const std::string& where,
+             Compared* out) {
+    if (!same_forms(call, values, where)) return;
+    compare_call(call.chain, call.composition, call.gradients, values, out);
+    double worst = 0;
+    for (const Comparison* c : comparisons(*out)) worst = std::max(worst, badness(*c));
     if (worst > worst_) {
       worst_ = worst;
       verdict_.input_set = where;
     }
-    explain(call, x, cotangent, out->y, "output", where);
-    explain(call, x, cotangent, out->dx, "d/dx", where);
+    explain(call, values, out->y, "output", where);
+    for (size_t i = 0; i < out->gradients.size(); ++i)
+      explain(call, values, out->gradients[i], gradient_name(call, i), where);
+  }
+
+  static std::string gradient_name(const RecordedCall& call, size_t parameter) {
+    return "d/d" + call.match->rule->parameters[parameter].name;
   }
 
   static double badness(const Comparison& c) {
@@ -273,105 +268,64 @@ class SiteProver {
                     c.error.excess / verify::kAllowedExcess);
   }
 
-  bool same_form(const at::Tensor& x, const at::Tensor& a, const at::Tensor& b, const char* what,
-                 const std::string& where) {
-    const std::string place = std::string(" of the ") + what + " (" + where + ")";
+  bool same_forms(const RecordedCall& call, const CallValues& values, const std::string& where) {
+    const ChainValues &a = values.old_values, &b = values.new_values;
+    if (!same_form(values, a.y, b.y, "output", where)) return false;
+    for (size_t i = 0; i < a.gradients.size(); ++i)
+      if (a.gradients[i].defined() &&
+          !same_form(values, a.gradients[i], b.gradients[i], gradient_name(call, i), where))
+        return false;
+    return true;
+  }
+
+  bool same_form(const CallValues& values, const at::Tensor& a, const at::Tensor& b,
+                 const std::string& what, const std::string& where) {
+    const std::string place = " of the " + what + " (" + where + ")";
+    const auto aliases = [&](const at::Tensor& t) {
+      return std::any_of(values.inputs.begin(), values.inputs.end(), [&](const at::Tensor& input) {
+        return input.defined() && t.is_alias_of(input);
+      });
+    };
     if (a.scalar_type() != b.scalar_type())
       refuse(site_.target->op + " changes the dtype" + place);
     else if (a.sizes() != b.sizes())
       refuse(site_.target->op + " changes the shape" + place);
     else if (a.strides() != b.strides())
       refuse(site_.target->op + " changes the strides" + place);
-    else if (a.numel() > 0 && a.is_alias_of(x) != b.is_alias_of(x))
+    else if (a.numel() > 0 && aliases(a) != aliases(b))
       refuse(site_.target->op + " changes whether it shares memory with its input" + place);
     return !refused();
   }
 
-  void compare(const RecordedCall& call, const at::Tensor& x, const at::Tensor& cotangent,
-               const Pair& old_pair, const Pair& new_pair, Compared* out) {
-    const bool both = cotangent.defined();
-    const Chain& chain = both ? call.both : call.forward;
-    std::vector<at::Tensor> all = {x, old_pair.y, new_pair.y};
-    if (both) all.insert(all.end(), {cotangent, old_pair.dx, new_pair.dx});
-    const bool flat = chain.pointwise() && composition_.pointwise() &&
-                      std::all_of(all.begin(), all.end(), [&](const at::Tensor& t) {
-                        return t.is_non_overlapping_and_dense() && t.strides() == x.strides() &&
-                               t.sizes() == x.sizes();
-                      });
-    if (!flat) {
-      for (at::Tensor& t : all) t = t.contiguous();
-      compare_piece(chain, all, 0, out);
-      return;
-    }
-    for (at::Tensor& t : all) t = at::as_strided(t, {t.numel()}, {1}, t.storage_offset());
-    std::vector<Compared> pieces((x.numel() + kPiece - 1) / kPiece);
-    at::parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t first, int64_t last) {
-      at::DisableRecordFunctionGuard no_recording;
-      Plain plain;
-      for (int64_t i = first; i < last; ++i) {
-        const int64_t begin = i * kPiece, n = std::min(kPiece, x.numel() - begin);
-        std::vector<at::Tensor> piece;
-        for (const at::Tensor& t : all)
-          piece.push_back(at::as_strided(t, {n}, {1}, t.storage_offset() + begin));
-        compare_piece(chain, piece, begin, &pieces[i]);
-      }
-    });
-    for (const Compared& piece : pieces) {
-      merge(piece.y, &out->y);
-      merge(piece.dx, &out->dx);
-    }
-  }
-
-  // x, old y, new y [, cotangent, old d/dx, new d/dx].
-  void compare_piece(const Chain& chain, const std::vector<at::Tensor>& all, int64_t base,
-                     Compared* out) {
-    Plain plain;
-    const bool both = all.size() > 3;
-    const at::Tensor x = all[0].to(c10::kDouble);
-    const at::Tensor cotangent = both ? all[3].to(c10::kDouble) : at::Tensor();
-    std::vector<at::Tensor> inputs = {x};
-    if (both) inputs.push_back(cotangent);
-    Chain::Double truth = chain.run_double(inputs);
-    const Pair rule = differentiate(composition_, x, cotangent);
-    compare_one(truth.values[0], rule.y, truth.magnitudes[0], all[1], all[2], base, &out->y);
-    if (!both) return;
-    truth.values.erase(truth.values.begin());
-    truth.magnitudes.erase(truth.magnitudes.begin());
-    compare_one(sum(truth.values), rule.dx, sum(truth.magnitudes), all[4], all[5], base, &out->dx);
-  }
-
-  static void compare_one(const at::Tensor& truth, const at::Tensor& rule,
-                          const at::Tensor& magnitude, const at::Tensor& old_value,
-                          const at::Tensor& new_value, int64_t base, Comparison* out) {
-    const at::Tensor t = truth.contiguous(), r = rule.contiguous(), s = magnitude.contiguous();
-    compare_function(view_of(t), view_of(r), view_of(s), base, out);
-    compare_accuracy(view_of(t), view_of(old_value), view_of(new_value), view_of(s), base, out);
-  }
-
-  void explain(const RecordedCall& call, const at::Tensor& x, const at::Tensor& cotangent,
-               const Comparison& c, const char* what, const std::string& where) {
+  void explain(const RecordedCall& call, const CallValues& values, const Comparison& c,
+               const std::string& what, const std::string& where) {
     if (refused() || c.error.elements == 0) return;
     const bool gradient = what[0] == 'd';
     const NodeId last = gradient ? call.match->backward.nodes.back() : call.match->nodes.back();
-    const std::string head = std::string(what) + " at ";
+    const std::string head = what + " at ";
     if (!(c.error.same_function <= verify::kSameFunction))
-      return refuse(head + element_text(x, cotangent, c.function.index) +
+      return refuse(head + element_text(values, c.function.index) +
                     ": the recorded operators, "
                     "up to " +
                     describe_node(graph_, last) + ", give " + number_text(c.function.truth) +
                     " in fp64, the rule " + number_text(c.function.other) + " (" + where + ")");
     if (c.error.nonfinite_differences > 0)
-      return refuse(head + element_text(x, cotangent, c.nonfinite.index) +
+      return refuse(head + element_text(values, c.nonfinite.index) +
                     ": NaN or infinities differ, " + number_text(c.nonfinite.truth) + " against " +
                     number_text(c.nonfinite.other) + " (" + where + ")");
     if (!same_accuracy(c.error))
-      return refuse(head + element_text(x, cotangent, c.accuracy.index) + ": " + site_.target->op +
+      return refuse(head + element_text(values, c.accuracy.index) + ": " + site_.target->op +
                     " is less accurate than the recorded operators by " +
                     number_text(c.error.excess) + " roundoffs (" + where + ")");
   }
 
-  static std::string element_text(const at::Tensor& x, const at::Tensor& cotangent, int64_t index) {
-    // Indices are in memory order where the pieces were; layouts that differ are small.
+  // Indices are in memory order where the pieces were; layouts that differ are small. Where an
+  // element depends on many the index itself must do.
+  static std::string element_text(const CallValues& values, int64_t index) {
+    if (index < 0) return "one element";
+    const at::Tensor& x = values.inputs[0];
+    const bool one_each = x.defined() && x.numel() == values.old_values.y.numel();
+    if (!one_each || index >= x.numel()) return "element " + std::to_string(index);
     const auto at_index = [&](const at::Tensor& t) {
       const bool dense = t.is_non_overlapping_and_dense();
       const at::Tensor flat =
@@ -379,9 +333,8 @@ class SiteProver {
       const at::Tensor one = flat.slice(0, index, index + 1).contiguous();
       return number_text(verify::element(view_of(one), 0));
     };
-    if (index < 0) return "one element";
     std::string text = "x = " + at_index(x);
-    if (cotangent.defined()) text += ", gradient " + at_index(cotangent);
+    if (values.cotangent.defined()) text += ", gradient " + at_index(values.cotangent);
     return text;
   }
 
@@ -390,7 +343,8 @@ class SiteProver {
   std::vector<c10::ScalarType> dtypes() const {
     const RecordedCall& call = calls_[0];
     const DType run = graph_.values[call.match->inputs[0]].meta.dtype;
-    const bool fixed = call.forward.has_dtype_arguments() || call.both.has_dtype_arguments();
+    const bool fixed =
+        call.chain.forward.has_dtype_arguments() || call.chain.both.has_dtype_arguments();
     if (fixed) return {static_cast<c10::ScalarType>(run)};
     std::vector<c10::ScalarType> all;
     for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kF64}) {
@@ -411,69 +365,70 @@ class SiteProver {
     const bool both = with_backward != calls_.end();
     const std::string name(dtype_name(static_cast<DType>(dtype)));
     Compared total;
-    for (const GeneratedCase& one : generate_cases(dtype)) {
+    for (GeneratedCase& one : generated_cases(call, dtype)) {
       if (refused()) return;
-      const at::Tensor cotangent = both ? one.cotangent : at::Tensor();
-      Pair old_pair;
-      {
-        Plain plain;
-        std::vector<at::Tensor> inputs = {one.x};
-        if (both) inputs.push_back(cotangent);
-        std::vector<at::Tensor> results = (both ? call.both : call.forward).run(inputs);
-        old_pair.y = results[0];
-        results.erase(results.begin());
-        if (both) old_pair.dx = sum(results);
-      }
-      const Pair new_pair = differentiate(target_, one.x, cotangent);
+      CallValues values{std::move(one.inputs), both ? one.cotangent : at::Tensor(), {}, {}};
+      values.old_values = run_recorded(call.chain, call.gradients, values.inputs, values.cotangent);
+      values.new_values =
+          differentiate(call.target, values.inputs, values.cotangent, call.gradients.wanted);
       Compared compared;
-      judge(call, one.x, cotangent, old_pair, new_pair, "generated: " + one.name + " " + name,
-            &compared);
-      if (both && call.match->function_scope != kNone) check_scaling(call, one);
-      merge(compared.y, &total.y);
-      merge(compared.dx, &total.dx);
+      judge(call, values, "generated: " + one.name + " " + name, &compared);
+      if (both && call.match->function_scope != kNone && !refused()) {
+        const Scaling scaling =
+            check_scaling(call.chain, call.gradients, values.inputs, values.cotangent);
+        if (!scaling.linear)
+          refuse("the backward is not linear in the incoming gradient, seen at " +
+                 element_text(values, scaling.index));
+      }
+      merge(compared, &total);
       ++verdict_.generated_cases;
     }
     add_errors(total, " " + name, &verdict_.generated);
   }
 
-  // A backward that is linear in the cotangent scales with it.
-  void check_scaling(const RecordedCall& call, const GeneratedCase& one) {
-    Plain plain;
-    const at::Tensor x = one.x.to(c10::kDouble), g = one.cotangent.to(c10::kDouble);
-    const auto gradient = [&](const at::Tensor& cotangent) {
-      Chain::Double all = call.both.run_double(std::vector<at::Tensor>{x, cotangent});
-      all.values.erase(all.values.begin());
-      all.magnitudes.erase(all.magnitudes.begin());
-      return std::pair(sum(all.values).contiguous(), sum(all.magnitudes).contiguous());
-    };
-    constexpr double kFactor = -4;  // exact in every dtype
-    const auto [once, size] = gradient(g);
-    const auto [scaled, scaled_size] = gradient(g * kFactor);
-    const at::Tensor expected = (once * kFactor).contiguous();
-    Comparison c;
-    compare_function(view_of(scaled), view_of(expected), view_of(scaled_size), 0, &c);
-    if (!same_function(c.error))
-      refuse("the backward is not linear in the incoming gradient, seen at " +
-             element_text(one.x, one.cotangent, std::max(c.function.index, c.nonfinite.index)));
+  // A pointwise chain is tried on every kind of shape; one that reduces, or that holds its sizes,
+  // on the recorded shapes.
+  std::vector<GeneratedCase> generated_cases(const RecordedCall& call,
+                                             c10::ScalarType dtype) const {
+    const bool anywhere = call.chain.forward.pointwise() && call.chain.both.pointwise() &&
+                          call.composition.pointwise() &&
+                          call.chain.forward.size_holder().empty() &&
+                          call.chain.both.size_holder().empty() && one_shape(call);
+    if (anywhere)
+      return generate_cases(dtype, call.match->inputs.size(),
+                            call.match->rule->domain.ends_with("finite"));
+    return generate_like(tensors_like(graph_, *call.match, false), whole_numbers_,
+                         !call.match->backward.nodes.empty(), dtype,
+                         call.match->rule->domain.ends_with("finite"));
   }
 
-  static void add_errors(const Compared& compared, const std::string& suffix,
-                         std::vector<verify::TensorError>* errors) {
-    for (const auto& [comparison, what] :
-         {std::pair(&compared.y, "output"), std::pair(&compared.dx, "d/dx")}) {
-      if (comparison->error.elements == 0) continue;
-      errors->push_back(comparison->error);
+  bool one_shape(const RecordedCall& call) const {
+    const graph::TensorMeta& out = graph_.values[call.match->outputs[0]].meta;
+    return std::all_of(call.match->inputs.begin(), call.match->inputs.end(), [&](ValueId value) {
+      return value != kNone && graph_.values[value].meta.shape == out.shape &&
+             graph_.values[value].meta.dtype == out.dtype;
+    });
+  }
+
+  void add_errors(const Compared& compared, const std::string& suffix,
+                  std::vector<verify::TensorError>* errors) const {
+    const auto add = [&](const Comparison& comparison, const std::string& what) {
+      if (comparison.error.elements == 0) return;
+      errors->push_back(comparison.error);
       errors->back().what = what + suffix;
-    }
+    };
+    add(compared.y, "output");
+    for (size_t i = 0; i < compared.gradients.size(); ++i)
+      add(compared.gradients[i], gradient_name(calls_[0], i));
   }
 
   const Record& record_;
   const Graph& graph_;
   const SiteCalls& site_;
   const std::vector<bool> written_;
-  Chain composition_, target_;
   std::vector<RecordedCall> calls_;
   Compared captured_;
+  std::vector<at::Tensor> whole_numbers_;
   double worst_ = -1;
   verify::SiteVerdict verdict_;
 };

@@ -2,15 +2,23 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/abs.h>
+#include <ATen/ops/clamp_max.h>
 #include <ATen/ops/clamp_min.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/nan_to_num.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/pow.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/where.h>
 
 #include <algorithm>
 #include <charconv>
-#include <limits>
+#include <cmath>
+#include <cstdlib>
 
 #include "opfuse/base/check.h"
 #include "opfuse/graph/schema.h"
+#include "opfuse/match/rule_functions.h"
 #include "opfuse/trace/event_table.h"
 
 namespace opfuse::torch_bridge {
@@ -58,6 +66,7 @@ bool holds_sizes(const c10::Argument& argument) {
 graph::Attr parse_literal(const std::string& text) {
   if (text == "None") return graph::NoneAttr{};
   if (text == "True" || text == "False") return text == "True";
+  if (text.size() >= 2 && text.front() == '"') return text.substr(1, text.size() - 2);
   int64_t whole = 0;
   const char* end = text.data() + text.size();
   if (const auto r = std::from_chars(text.data(), end, whole); r.ec == std::errc() && r.ptr == end)
@@ -83,6 +92,10 @@ int Chain::place_of(const Graph& graph, ValueId value) {
 
 Status Chain::add_node(const Graph& graph, NodeId id, const Record* record) {
   const Node& node = graph.nodes[id];
+  if (node.op == match::kTo) {  // a cast of a rule: in fp64 it changes nothing
+    places_[key_of(graph, node.outputs[0])] = place_of(graph, node.inputs[0].values[0]);
+    return ok_status();
+  }
   OPFUSE_TRY(Operation operation, make_operation(graph, id, record));
   if (!operation.op) return ok_status();
   for (size_t i = 0; i < operation.arguments.size(); ++i) {
@@ -109,7 +122,10 @@ Status Chain::add_node(const Graph& graph, NodeId id, const Record* record) {
   Step step;
   step.op = base_name(node.op);
   pointwise_ &= (node.schema != nullptr && node.schema->pointwise) ||
-                one_of(step.op, {"detach", "alias", "clone", "_to_copy"});
+                one_of(step.op, {"detach", "alias", "clone", "_to_copy", "hardtanh",
+                                 "hardtanh_backward", "hardsigmoid", "hardsigmoid_backward",
+                                 "softplus", "softplus_backward", "silu_backward", "gelu_backward",
+                                 "sigmoid_backward", "tanh_backward", "threshold_backward"});
   for (ValueId value : node.outputs)
     step.results.push_back(value == kNone ? kNone : place_of(graph, value));
   step.operation = std::move(operation);
@@ -155,7 +171,7 @@ at::Tensor number_tensor(double number, c10::ScalarType dtype) {
 
 }  // namespace
 
-std::vector<at::Tensor> Chain::run(std::span<const at::Tensor> inputs) const {
+std::vector<at::Tensor> Chain::run(std::span<const at::Tensor> inputs, bool raise) const {
   std::vector<at::Tensor> values(places_.size());
   for (size_t i = 0; i < inputs_.size(); ++i)
     if (inputs_[i] != kNone) values[inputs_[i]] = inputs[i];
@@ -165,7 +181,7 @@ std::vector<at::Tensor> Chain::run(std::span<const at::Tensor> inputs) const {
     return place == kNone ? at::Tensor() : values[place];
   };
   for (const Step& step : steps_) {
-    torch::jit::Stack stack = make_stack(step.operation, source, false, c10::kFloat);
+    torch::jit::Stack stack = make_stack(step.operation, source, raise, c10::kFloat);
     step.operation.op->callBoxed(stack);
     const std::vector<at::Tensor> results = flatten_results(stack);
     for (size_t k = 0; k < step.results.size() && k < results.size(); ++k)
@@ -177,8 +193,8 @@ std::vector<at::Tensor> Chain::run(std::span<const at::Tensor> inputs) const {
 }
 
 at::Tensor Chain::magnitude(const Step& step, const std::vector<at::Tensor>& values,
-                            const std::vector<at::Tensor>& magnitudes,
-                            const at::Tensor& result) const {
+                            const std::vector<at::Tensor>& magnitudes, const at::Tensor& result,
+                            double smallest) const {
   const std::vector<OperationArgument>& arguments = step.operation.arguments;
   const auto is_tensor = [&](size_t i) {
     return i < arguments.size() && !arguments[i].values.empty() && arguments[i].values[0] != kNone;
@@ -202,6 +218,17 @@ at::Tensor Chain::magnitude(const Step& step, const std::vector<at::Tensor>& val
     const at::Tensor s = values[arguments[1].values[0]].sigmoid();
     return term(0) * s * (term(1) * (s + 1) + 1);
   }
+  // An argument that is off by its magnitude's roundoff moves these by their condition number.
+  if (step.op == "pow" && arguments.size() == 2 && !is_tensor(1)) {
+    const double power = scalar_of(arguments[1].constant, 1);
+    if (power > 0) return at::pow(term(0), power);
+  }
+  if (is_tensor(0) && one_of(step.op, {"sqrt", "rsqrt", "reciprocal", "exp"})) {
+    const at::Tensor size = at::abs(values[arguments[0].values[0]]);
+    if (step.op == "exp")  // exp(-inf) is 0 whatever led there
+      return at::abs(result) * (at::nan_to_num(term(0) - size, 0.0) + 1);
+    return at::abs(result) * at::where(size > 0, term(0) / size, at::ones_like(size));
+  }
   if (linear_in_magnitude(step.op)) {
     const TensorSource source = [&](ValueId place) {
       return place == kNone ? at::Tensor() : magnitudes[place];
@@ -210,18 +237,21 @@ at::Tensor Chain::magnitude(const Step& step, const std::vector<at::Tensor>& val
     step.operation.op->callBoxed(stack);
     return at::abs(flatten_results(stack)[0]);
   }
+  // The sum with 3 that it begins with.
+  if (step.op == "hardsigmoid") return at::clamp_max((term(0) + 3) / 6, 1);
+  // A factor that underflowed is scaled up by the cotangent.
+  if (step.op.ends_with("_backward") && is_tensor(0) && result.is_floating_point() &&
+      term(0).sizes() == result.sizes())
+    return at::maximum(size_of(result), term(0) * smallest);
   return size_of(result);
 }
 
-Chain::Double Chain::run_double(std::span<const at::Tensor> inputs) const {
-  // Below the smallest normal number fp64 itself knows values to its spacing only; every result
-  // carries that much magnitude, so that later factors scale it up as they scale the error.
-  constexpr double kSmallest = std::numeric_limits<double>::min();
+Chain::Double Chain::run_double(std::span<const at::Tensor> inputs, double smallest) const {
   std::vector<at::Tensor> values(places_.size()), magnitudes(places_.size());
   for (size_t i = 0; i < inputs_.size(); ++i) {
     if (inputs_[i] == kNone) continue;
     values[inputs_[i]] = inputs[i];
-    magnitudes[inputs_[i]] = at::abs(inputs[i]);
+    magnitudes[inputs_[i]] = size_of(inputs[i]);
   }
   for (const auto& [place, number] : numbers_) {
     values[place] = number_tensor(number, number_dtypes_.at(place));
@@ -235,15 +265,17 @@ Chain::Double Chain::run_double(std::span<const at::Tensor> inputs) const {
     const bool in_place = step.operation.op->schema().is_mutable();
     torch::jit::Stack stack = make_stack(step.operation, source, true, c10::kDouble);
     at::Tensor size;
-    if (in_place) size = magnitude(step, values, magnitudes, values[step.results[0]]).clone();
+    if (in_place)
+      size = magnitude(step, values, magnitudes, values[step.results[0]], smallest).clone();
     step.operation.op->callBoxed(stack);
     const std::vector<at::Tensor> results = flatten_results(stack);
     for (size_t k = 0; k < step.results.size() && k < results.size(); ++k) {
       if (step.results[k] == kNone) continue;
       if (!in_place || k > 0)
-        size = k == 0 ? magnitude(step, values, magnitudes, results[k]) : size_of(results[k]);
+        size = k == 0 ? magnitude(step, values, magnitudes, results[k], smallest)
+                      : size_of(results[k]);
       values[step.results[k]] = results[k];
-      magnitudes[step.results[k]] = at::clamp_min(size, kSmallest);
+      magnitudes[step.results[k]] = at::clamp_min(size, smallest);
     }
   }
   Double out;
@@ -254,47 +286,139 @@ Chain::Double Chain::run_double(std::span<const at::Tensor> inputs) const {
   return out;
 }
 
-Result<Chain> composition_chain(const match::Rule& rule) {
-  const Graph& graph = rule.composition.graph;
-  std::vector<NodeId> nodes;
-  for (NodeId id = 0; id < static_cast<NodeId>(graph.nodes.size()); ++id) nodes.push_back(id);
-  std::vector<ValueId> inputs;
-  for (ValueId id = 0; id < static_cast<ValueId>(graph.values.size()); ++id)
-    if (graph.values[id].producer == kNone && !graph.values[id].meta.number) inputs.push_back(id);
-  if (inputs.size() != rule.parameters.size())
-    return Error{"rule " + rule.name + ": expected one value of its composition per parameter"};
-  return Chain::make(graph, nodes, inputs, graph.results, nullptr);
+namespace {
+
+// The way of writing the rule that has the match's optional parameters.
+const match::Spelling& meaning_of(const match::Match& match) {
+  const match::Rule& rule = *match.rule;
+  const uint32_t absent = match.spelling ? match.spelling->absent : 0;
+  if (absent == rule.composition.absent) return rule.composition;
+  for (const match::Spelling& one : rule.alternatives)
+    if (one.absent == absent) return one;
+  return *match.spelling;
 }
 
-Result<Chain> target_chain(const match::Rule& rule, const match::Target& target) {
+std::optional<double> bound(const match::Match& match, size_t name) {
+  return name < match.numbers.size() ? match.numbers[name] : std::nullopt;
+}
+
+graph::Attr number_attr(double value) {
+  if (std::floor(value) == value && std::abs(value) < 1e15) return static_cast<int64_t>(value);
+  return value;
+}
+
+// "number 2" and "number.2": the third number of the spelling, as this match binds it.
+Result<double> open_number(const match::Spelling& spelling, const match::Match& match,
+                           std::string_view text) {
+  const size_t index = std::strtoul(std::string(text.substr(7)).c_str(), nullptr, 10);
+  if (index < spelling.numbers.size())
+    if (const auto value = match::value_of(spelling.numbers[index], match.numbers)) return *value;
+  return Error{"rule " + match.rule->name + ": a number of its composition is not known here"};
+}
+
+// The graph of a rule with the match's numbers in its open places.
+Result<Graph> closed(const match::Spelling& spelling, const match::Match& match) {
+  Graph graph = spelling.graph;
+  for (Node& node : graph.nodes) {
+    if (node.op == match::kReshape)
+      return Error{"rule " + match.rule->name +
+                   ": its composition leaves shapes open, and is not compared yet"};
+    for (graph::Input& input : node.inputs)
+      if (const auto* open = std::get_if<graph::OpaqueAttr>(&input.attr);
+          open && open->type.starts_with("number ")) {
+        OPFUSE_TRY(double value, open_number(spelling, match, open->type));
+        input.attr = number_attr(value);
+      }
+  }
+  for (graph::Value& value : graph.values)
+    if (value.producer == kNone && value.name.starts_with("number.")) {
+      OPFUSE_TRY(value.meta.number, open_number(spelling, match, value.name));
+    }
+  return graph;
+}
+
+// One parameter's value id in the graphs made here, or kNone where it is absent or a number.
+std::vector<ValueId> parameter_values(const match::Match& match) {
+  std::vector<ValueId> values;
+  for (size_t i = 0; i < match.rule->parameters.size(); ++i) {
+    const bool given =
+        match.rule->parameters[i].is_tensor && i < match.inputs.size() && match.inputs[i] != kNone;
+    values.push_back(given ? static_cast<ValueId>(i) : kNone);
+  }
+  return values;
+}
+
+// "[n]", "[1, n]": sizes by their names.
+Result<graph::Attr> list_attr(const match::Match& match, const std::string& text) {
+  const std::vector<std::string> names = match.rule->number_names();
+  std::vector<int64_t> values;
+  for (size_t at = 1; at < text.size() && text[at] != ']';) {
+    const size_t end = text.find_first_of(",]", at);
+    const std::string word = text.substr(at, end - at);
+    const auto name = std::find(names.begin(), names.end(), word);
+    const auto value = name == names.end() ? std::optional(std::strtod(word.c_str(), nullptr))
+                                           : bound(match, name - names.begin());
+    if (!value) return Error{"the size " + word + " is not known here"};
+    values.push_back(static_cast<int64_t>(*value));
+    at = text[end] == ',' ? end + 2 : end;
+  }
+  return graph::Attr{values};
+}
+
+Result<graph::Input> target_input(const match::Match& match, const std::string& text) {
+  graph::Input input;
+  const std::vector<match::RuleParameter>& parameters = match.rule->parameters;
+  const auto parameter =
+      std::find_if(parameters.begin(), parameters.end(),
+                   [&](const match::RuleParameter& p) { return p.name == text; });
+  if (parameter == parameters.end()) {
+    if (text.starts_with("[")) {
+      OPFUSE_TRY(input.attr, list_attr(match, text));
+    } else {
+      input.attr = parse_literal(text);
+    }
+    return input;
+  }
+  const size_t index = parameter - parameters.begin();
+  if (!parameter->is_tensor) {
+    const auto value = bound(match, index);
+    if (!value) return Error{"the number " + text + " is not known here"};
+    input.attr = parameter->type == "bool" ? graph::Attr{*value != 0} : number_attr(*value);
+    return input;
+  }
+  input.kind = graph::InputKind::kTensor;
+  input.values = {parameter_values(match)[index]};
+  return input;
+}
+
+}  // namespace
+
+Result<Chain> composition_chain(const match::Match& match) {
+  OPFUSE_TRY(const Graph graph, closed(meaning_of(match), match));
+  std::vector<NodeId> nodes;
+  for (NodeId id = 0; id < static_cast<NodeId>(graph.nodes.size()); ++id) nodes.push_back(id);
+  return Chain::make(graph, nodes, parameter_values(match), graph.results, nullptr);
+}
+
+Result<Chain> target_chain(const match::Match& match, const match::Target& target) {
   Graph graph;
   Node node;
   node.op = target.op;
   node.schema = graph::SchemaTable::builtin().find(target.op);
-  std::vector<ValueId> inputs;
-  for (size_t i = 0; i < rule.parameters.size(); ++i) {
-    inputs.push_back(static_cast<ValueId>(i));
-    graph.values.emplace_back();
-  }
+  graph.values.resize(match.rule->parameters.size());
   for (const std::string& text : target.arguments) {
-    graph::Input input;
-    const auto parameter =
-        std::find_if(rule.parameters.begin(), rule.parameters.end(),
-                     [&](const match::RuleParameter& p) { return p.name == text; });
-    if (parameter != rule.parameters.end()) {
-      input.kind = graph::InputKind::kTensor;
-      input.values = {static_cast<ValueId>(parameter - rule.parameters.begin())};
-    } else {
-      input.attr = parse_literal(text);
-    }
+    OPFUSE_TRY(graph::Input input, target_input(match, text));
     node.inputs.push_back(std::move(input));
   }
-  graph.values.emplace_back();
-  const ValueId result = static_cast<ValueId>(graph.values.size() - 1);
-  graph.values[result].producer = 0;
-  node.outputs = {result};
+  for (size_t i = 0; i < match.outputs.size(); ++i) {
+    node.outputs.push_back(static_cast<ValueId>(graph.values.size()));
+    graph.values.emplace_back();
+    graph.values.back().producer = 0;
+    graph.values.back().output = static_cast<int>(i);
+  }
+  const std::vector<ValueId> results = node.outputs;
   graph.nodes.push_back(std::move(node));
-  return Chain::make(graph, std::vector<NodeId>{0}, inputs, std::vector<ValueId>{result}, nullptr);
+  return Chain::make(graph, std::vector<NodeId>{0}, parameter_values(match), results, nullptr);
 }
 
 }  // namespace opfuse::torch_bridge

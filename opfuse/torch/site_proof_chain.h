@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <limits>
 #include <map>
 #include <span>
 #include <string>
@@ -14,7 +15,7 @@
 
 #include "opfuse/base/result.h"
 #include "opfuse/graph/graph.h"
-#include "opfuse/match/rule.h"
+#include "opfuse/match/match.h"
 #include "opfuse/torch/replay_operation.h"
 
 namespace opfuse::torch_bridge {
@@ -26,13 +27,17 @@ class Chain {
                             std::span<const graph::ValueId> inputs,
                             std::span<const graph::ValueId> outputs, const Record* record);
 
-  std::vector<at::Tensor> run(std::span<const at::Tensor> inputs) const;
+  // `raise`: casts to floating dtypes give double.
+  std::vector<at::Tensor> run(std::span<const at::Tensor> inputs, bool raise = false) const;
 
-  // Inputs are double. Values and magnitudes of the outputs.
+  // Inputs are double. Values and magnitudes of the outputs. Every result carries at least the
+  // magnitude `smallest`, so that later factors scale it up as they scale the error of what
+  // underflowed.
   struct Double {
     std::vector<at::Tensor> values, magnitudes;
   };
-  Double run_double(std::span<const at::Tensor> inputs) const;
+  Double run_double(std::span<const at::Tensor> inputs,
+                    double smallest = std::numeric_limits<double>::min()) const;
 
   bool pointwise() const { return pointwise_; }
   bool has_dtype_arguments() const { return has_dtype_arguments_; }
@@ -53,7 +58,8 @@ class Chain {
     std::vector<int> results;
   };
   at::Tensor magnitude(const Step& step, const std::vector<at::Tensor>& values,
-                       const std::vector<at::Tensor>& magnitudes, const at::Tensor& result) const;
+                       const std::vector<at::Tensor>& magnitudes, const at::Tensor& result,
+                       double smallest) const;
 
   std::vector<Step> steps_;
   std::map<Key, int> places_;
@@ -64,9 +70,9 @@ class Chain {
   std::string size_holder_;
 };
 
-// The rule's composition; externals are its tensor parameters in order.
-Result<Chain> composition_chain(const match::Rule& rule);
-// A call of the target on the rule's parameters.
-Result<Chain> target_chain(const match::Rule& rule, const match::Target& target);
+// The rule's composition with the numbers that the match binds, and a call of the target likewise.
+// Inputs are the rule's parameters in order: undefined where one is a number or absent.
+Result<Chain> composition_chain(const match::Match& match);
+Result<Chain> target_chain(const match::Match& match, const match::Target& target);
 
 }  // namespace opfuse::torch_bridge

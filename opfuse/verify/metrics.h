@@ -15,11 +15,11 @@ namespace opfuse::verify {
 
 // |T - R| <= kSameFunction * S. excess = (error(new) - 2 error(old)) / (u S) <= kAllowedExcess, or,
 // where the tensor's largest error did not grow beyond twice the old one, <= kRareExcess: among
-// 10^8 elements some old value is exact by chance where five roundings of the new one point one
-// way.
+// 10^8 elements some old value is exact by chance where all roundings of the new one point one
+// way. PyTorch's vectorised erf is six roundoffs off: fewer would refuse its own GELU.
 constexpr double kSameFunction = 0x1p-40;
-constexpr double kAllowedExcess = 4;
-constexpr double kRareExcess = 8;
+constexpr double kAllowedExcess = 8;
+constexpr double kRareExcess = 12;
 
 // Where the worst element lies, to name it in a reason.
 struct WorstElement {

@@ -15,7 +15,7 @@ struct TensorError {
   double same_function = 0;  // max |T - R| / S over finite elements (must be <= 2^-40)
   double error_old = 0;      // max |old - T|, absolute
   double error_new = 0;
-  double excess = 0;  // max (error(new) - 2 error(old)) / (u S): must be <= 4
+  double excess = 0;  // max (error(new) - 2 error(old)) / (u S), see metrics.h
   int64_t nonfinite_differences = 0;
   int64_t mended = 0;  // the old value overflowed on its way, the new one is right
 };

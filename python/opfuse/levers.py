@@ -6,7 +6,6 @@ Each is tried live in alternating steps after the operators were decided, and ke
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from pathlib import Path
 from typing import Any
 
 from opfuse import wording
@@ -43,7 +42,7 @@ class MemoryLever:
             raise LeverRefused(f"the model is on {', '.join(sorted(devices))}")
         from opfuse import library
 
-        library.PLACES.append(Path(config["library"]).parent / library.NAME)
+        library.look_beside(config["library"])
         try:
             from opfuse import memory
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import re
 from functools import cache
@@ -26,6 +27,22 @@ def find() -> Path:
             return place
     tried = " or ".join(map(str, places))
     raise ImportError(f"opfuse: expected {NAME} at {tried}, found none; `make build` builds it")
+
+
+def look_beside(other: str) -> None:
+    """Adds the folder of another library of opfuse to the places to look in."""
+    place = Path(other).parent / NAME
+    if other and place not in PLACES:
+        PLACES.append(place)
+
+
+def problem() -> str:
+    """Why `opfuse.functional` cannot be used here; "" when it can."""
+    try:
+        importlib.import_module("opfuse.functional")
+    except (ImportError, OSError, AttributeError) as error:  # absent, or an older one
+        return str(error)
+    return ""
 
 
 def built_for(path: Path) -> str:

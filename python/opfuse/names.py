@@ -227,6 +227,6 @@ def aliases(names: Names) -> list[str]:
             target = canonical_name(value)
         else:
             continue
-        if target.split(".")[0].startswith("torch"):
+        if target.split(".")[0].startswith("torch") or target == "opfuse.functional":
             found.append(f"{name}={target}")
     return sorted(found)

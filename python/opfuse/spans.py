@@ -68,7 +68,7 @@ def find_span(file: SourceFile, names: Names, places: list[dict[str, Any]], appl
     if applies:
         return _apply_span(file, names, last)
     span = Span("expression", last)
-    reader = _Reader(file, names, span)
+    reader = _Reader(file, names, span, set(nodes))
     inside = set(ast.walk(last))
     outside = [node for node in nodes if node not in inside]
     if outside:
@@ -104,18 +104,20 @@ def _apply_span(file: SourceFile, names: Names, node: ast.expr) -> Span:
 class _Reader:
     """Turns an expression into operations in evaluation order."""
 
-    def __init__(self, file: SourceFile, names: Names, span: Span):
+    def __init__(self, file: SourceFile, names: Names, span: Span, chain: set | None = None):
+        self.chain = chain  # the syntax of the chain's operators
+        self.expressions = 0
         self.file = file
         self.names = names
         self.span = span
         self.inner: dict[str, str] = {}  # locals of the chain's statements: "s" -> "op:0"
 
     def visit(self, node: ast.expr) -> str:
-        """What an operand is: "read:x", "op:1", "const:2.0" or "other"."""
+        """What an operand is: "read:x", "op:1", "const:2.0", … (OperationFact) or "other"."""
         if isinstance(node, ast.Name):
             return self.inner.get(node.id) or self._read(node, self.names.kind(node.id))
-        if number := self._number(node):
-            return number
+        if literal := self._number(node) or self._literal(node):
+            return literal
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             kind = "other" if self.names.resolves(node) else self.names.attribute_kind(node)
             return self._read(node, kind)
@@ -126,7 +128,22 @@ class _Reader:
             value = self.visit(node.value)
             self._read(node.target, "other")["rebound_inside"] = True
             return value
-        return self._operation(node) or self._other(node)
+        return self._expression(node) or self._operation(node) or self._other(node)
+
+    def _expression(self, node: ast.expr) -> str:
+        """An operand that is no part of the chain: evaluated once, before and after the edit."""
+        if self.chain is None or not isinstance(node, ast.Call) or _is_cast(node):
+            return ""
+        text = self.file.source(node)
+        for part in ast.walk(node):
+            if part in self.chain or isinstance(part, _BINDING):
+                return ""
+            if isinstance(part, ast.Name) and part.id in self.inner:
+                return ""
+        if "\n" in text:
+            return ""
+        self.expressions += 1  # visited in the order of evaluation
+        return f"expr:{self.expressions}:{text}"
 
     def note_globals(self, node: ast.AST) -> None:
         """Notes the global name that a callee starts with."""
@@ -144,6 +161,32 @@ class _Reader:
     def _number(self, node: ast.expr) -> str:
         value = self._constant(node)
         return "" if value is None else f"const:{value!r}"
+
+    def _literal(self, node: ast.expr) -> str:
+        """Flags, None, strings, lists of whole numbers, and dtypes."""
+        if isinstance(node, ast.Constant):
+            plain = node.value is None or type(node.value) in (bool, str)
+            return f"const:{node.value!r}" if plain else ""
+        if isinstance(node, ast.Tuple | ast.List):
+            numbers = [self._constant(element) for element in node.elts]
+            whole = all(type(number) is int for number in numbers)
+            return f"list:{','.join(map(str, numbers))}" if numbers and whole else ""
+        if isinstance(node, ast.Attribute) and node.attr == "dtype":
+            return self._dtype_of(node.value)
+        import torch
+
+        found = self.names.value(node) if isinstance(node, ast.Attribute) else None
+        if isinstance(found, torch.dtype):
+            self.note_globals(node)
+            return f"dtype:{str(found).removeprefix('torch.')}"
+        return ""
+
+    def _dtype_of(self, node: ast.expr) -> str:
+        """The dtype of a local tensor, told by the value that the name has here."""
+        if not isinstance(node, ast.Name) or self.names.kind(node.id) != "local":
+            return ""
+        value = self.inner.get(node.id) or self._read(node, "local")
+        return f"dtypeof:{value}"
 
     def _constant(self, node: ast.expr) -> int | float | None:
         """The number that an expression of numbers, math.pi and math.sqrt always is."""
@@ -182,13 +225,19 @@ class _Reader:
             operands.insert(0, node.func.value)
         if callee.startswith("module:"):
             self.span.modules += self.names.member_modules(node.func)
-        result = self._emit(node, callee, operands)
-        if node.keywords:
-            self.span.operations[-1]["arguments"].append("other")
-        return result
+        return self._emit(node, callee, operands, node.keywords)
 
-    def _emit(self, node: ast.expr, callee: str, operands: list[ast.expr]) -> str:
+    def _emit(
+        self,
+        node: ast.expr,
+        callee: str,
+        operands: list[ast.expr],
+        keywords: list[ast.keyword] | None = None,
+    ) -> str:
         arguments = [self.visit(operand) for operand in operands]
+        for keyword in keywords or ():
+            value = self.visit(keyword.value)
+            arguments.append("other" if keyword.arg is None else f"{keyword.arg}={value}")
         self.span.operations.append(
             {"span": self.file.span(node), "callee": callee, "arguments": arguments}
         )
@@ -209,6 +258,15 @@ class _Reader:
         )
         fact["count"] += 1
         return fact if isinstance(node.ctx, ast.Store) else f"read:{text}"
+
+
+_BINDING = (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom, ast.Lambda)
+_CASTS = ("to", "float", "type_as")
+
+
+def _is_cast(node: ast.Call) -> bool:
+    """A cast that may have recorded nothing."""
+    return isinstance(node.func, ast.Attribute) and node.func.attr in _CASTS
 
 
 _ARITHMETIC = {
@@ -237,18 +295,34 @@ def _read_statements(file: SourceFile, reader: _Reader, outside: list[ast.expr])
     end = block.index(last)
     if {block[i] for i in before} != {file.statement_around(node) for node in outside}:
         raise NoSpan("its statements are in different blocks")
-    for statement in (block[i] for i in before):
+    first = before[0]
+    while first > 0 and _names_dtype_or_casts(reader, block[first - 1]):
+        first -= 1
+    for statement in block[first : before[-1] + 1]:
         _read_assignment(reader, statement)
-    taken = [*(block[i] for i in before), reader.span.node]
-    _check_names(file, reader, taken)
-    if before != list(range(end - len(before), end)):
+    _check_names(file, reader, block[first : before[-1] + 1])
+    if before[-1] + 1 != end:
         raise NoSpan("other statements stand between its operations")
     if getattr(last, "value", None) is not reader.span.node:
         raise NoSpan("its last operation is not the whole value of its statement")
     reader.span.first_statement = {
-        "begin": file.span(block[before[0]])["begin"],
+        "begin": file.span(block[first])["begin"],
         "end": file.span(block[before[-1]])["end"],
     }
+
+
+def _names_dtype_or_casts(reader: _Reader, statement: ast.stmt) -> bool:
+    """`dtype = x.dtype` and `h = x.float()`: casts of the chain that may have recorded nothing."""
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+        return False
+    value = statement.value
+    if isinstance(value, ast.Attribute) and value.attr == "dtype":
+        tensor = value.value
+    elif isinstance(value, ast.Call) and _is_cast(value):
+        tensor = value.func.value
+    else:
+        return False
+    return isinstance(tensor, ast.Name) and reader.names.kind(tensor.id) == "local"
 
 
 def _block_of(file: SourceFile, statement: ast.stmt) -> list[ast.stmt]:
@@ -266,22 +340,31 @@ def _read_assignment(reader: _Reader, statement: ast.stmt) -> None:
         reader.span.kept.append(ast.unparse(statement))
         raise NoSpan("an inner value goes elsewhere than to one local name")
     result = reader.visit(statement.value)
-    if reader.names.kind(target.id) != "local" or not result.startswith("op:"):
+    plain = result.startswith(("op:", "dtypeof:"))
+    if reader.names.kind(target.id) != "local" or not plain:
         reader.span.kept.append(f"{target.id} is no plain local name")
-    if target.id in reader.inner or f"read:{target.id}" in _operands(reader.span):
-        raise NoSpan(f"{target.id} is both an input and an inner value")
     reader.inner[target.id] = result
 
 
-def _operands(span: Span) -> set[str]:
-    return {argument for operation in span.operations for argument in operation["arguments"]}
-
-
-def _check_names(file: SourceFile, reader: _Reader, taken: list[ast.AST]) -> None:
-    """An inner name must be used by the chain alone."""
+def _check_names(file: SourceFile, reader: _Reader, removed: list[ast.stmt]) -> None:
+    """An inner name must be used by the chain alone. What stands before the first statement sees
+    the name as it was, which the edit leaves alone, unless a loop leads back there."""
     function = file.function_around(reader.span.node)
-    own = {id(node) for part in taken for node in ast.walk(part)}
+    own = {id(node) for part in [*removed, reader.span.node] for node in ast.walk(part)}
+    first = (removed[0].lineno, removed[0].col_offset)
+    looped = _in_loop(file, removed[0])
     for node in ast.walk(function) if function is not None else ():
-        if isinstance(node, ast.Name) and node.id in reader.inner and id(node) not in own:
-            verb = "read" if isinstance(node.ctx, ast.Load) else "bound"
-            reader.span.kept.append(f"{node.id} is also {verb} in line {node.lineno}")
+        if not isinstance(node, ast.Name) or node.id not in reader.inner or id(node) in own:
+            continue
+        if not looped and (node.lineno, node.col_offset) < first:
+            continue
+        verb = "read" if isinstance(node.ctx, ast.Load) else "bound"
+        reader.span.kept.append(f"{node.id} is also {verb} in line {node.lineno}")
+
+
+def _in_loop(file: SourceFile, node: ast.AST) -> bool:
+    while not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module):
+        node = file.parents[node]
+        if isinstance(node, ast.For | ast.While | ast.AsyncFor):
+            return True
+    return False

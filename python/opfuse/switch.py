@@ -6,6 +6,7 @@ original itself, not a copy. Switching is refused while the code runs anywhere.
 
 from __future__ import annotations
 
+import dis
 import gc
 import importlib
 import sys
@@ -67,7 +68,7 @@ class Switch:
             raise SwitchRefused(f"{where}: expected a function that runs this code, found none")
         if edited.co_freevars != original.co_freevars:
             raise SwitchRefused(f"{where}: the edited code closes over other names")
-        unbound = set(edited.co_names) - set(original.co_names) - set(names)
+        unbound = _globals_of(edited) - _globals_of(original) - set(names)
         if unbound:
             raise SwitchRefused(
                 f"{where}: the edited code reads {sorted(unbound)[0]}, not bound here"
@@ -131,6 +132,15 @@ def _all_frames() -> Iterator[FrameType]:
         while frame is not None:
             yield frame
             frame = frame.f_back
+
+
+def _globals_of(code: CodeType) -> set[str]:
+    """The names that the code looks up in its module, attributes left out."""
+    return {
+        instruction.argval
+        for instruction in dis.get_instructions(code)
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    }
 
 
 def _is_backward(code: CodeType) -> bool:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Generator
 from typing import Any
 
-from opfuse import distributed, fault, native, record, wording
+from opfuse import distributed, fault, library, native, record, wording
 from opfuse.boundary import Boundaries, StepSample
 from opfuse.costs import Costs
 from opfuse.levers import LeverTrials
@@ -56,6 +56,8 @@ class Tuner:
         self._signatures: dict[int, str] = {}
         self._codes: dict[int, Any] = {}
         self._facts: list[dict[str, Any]] = []
+        self._own_operators = False  # those of opfuse are loaded
+        library.look_beside(config.get("library", ""))
         self._failed: dict[int, dict[str, Any]] = {}  # sites that left the plan, with the reason
         self.costs = Costs(state.data["steps"])
         self._measurement: Measurement | None = None
@@ -286,6 +288,10 @@ class Tuner:
             raise Done("refused", "found, but edits of source code are switched off (--no-source)")
         with self.costs.stage("facts", "facts_s"):
             legal = [site for site in sites if not site.get("refusals")]
+            if any(site.get("own") for site in legal):
+                self._own_operators = not (problem := library.problem())
+                if problem:
+                    self.state.trouble(f"the operators of opfuse are not there: {problem}")
             self._facts = source.collect_facts(legal, self._codes)
         return self._ask_plan(before, self._facts)
 
@@ -297,7 +303,9 @@ class Tuner:
 
     def _ask_plan(self, before: int, facts: list[dict[str, Any]]) -> dict[str, Any]:
         with self.costs.stage("plan", "facts_s"):
-            plan = self.session.call("plan", record=before, facts=facts)
+            plan = self.session.call(
+                "plan", record=before, facts=facts, own_operators=self._own_operators
+            )
         sites = [self._failed.get(site["id"], site) for site in plan["sites"]]
         self.state.result.update(plan=plan["plan"], diffs=plan["diffs"], sites=sites)
         for site in sites if not self._failed else ():

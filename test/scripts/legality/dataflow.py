@@ -166,7 +166,7 @@ def input_hooked(x):  # planned
     return x * torch.sigmoid(x)
 
 
-def quick_gelu(x):  # row 18: quick_gelu has no target
+def quick_gelu(x):  # row 0: quick_gelu has no Python name
     return x * torch.sigmoid(1.702 * x)
 
 

@@ -1,0 +1,39 @@
+import importlib
+import inspect
+import sys
+
+import torch
+from torch import nn
+
+STEPS, NAMES = int(sys.argv[1]), sys.argv[2].split(",")
+SPELLED = importlib.import_module(sys.argv[3] if len(sys.argv) > 3 else "spellings")
+WIDTH = 16
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        chosen = [getattr(SPELLED, name) for name in NAMES]
+        self.parts = nn.ModuleList(
+            part(WIDTH) if "width" in inspect.signature(part).parameters else part()
+            for part in chosen
+        )
+        self.mixers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in chosen)
+
+    def forward(self, x):
+        for part, mixer in zip(self.parts, self.mixers):
+            x = torch.tanh(mixer(part(mixer(x))))
+        return x
+
+
+torch.set_num_threads(1)
+torch.manual_seed(1)
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for step in range(STEPS):
+    x = torch.randn(12, WIDTH)
+    optimizer.zero_grad()
+    loss = model(x).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    print(step + 1, float(loss.detach()).hex(), flush=True)
