@@ -130,10 +130,17 @@ TEST(TraceAnalysis, AGatedHalfIsNotSwish) {
     EXPECT_LT(finding.proof, graph::Proof::kP2) << finding.rule;
 }
 
-TEST(TraceAnalysis, AModelThatIsFusedAlreadyHasNoFinding) {
+// Attention, GELU and norms are fused operators; what is left are the additions before its norms,
+// two a layer.
+TEST(TraceAnalysis, AModelThatIsFusedAlreadyHasNoFalseFinding) {
   const TraceAnalysis a =
       analyze_file(OPFUSE_SOURCE_DIR "/test/traces/kineto_bert_small_h100.json.gz");
-  EXPECT_TRUE(a.report.findings.empty()) << a.report.findings.size();
+  int64_t calls = 0;
+  for (const report::TraceFinding& finding : a.report.findings) {
+    EXPECT_EQ(finding.rule, "dropout_add_layer_norm");
+    calls += finding.calls;
+  }
+  EXPECT_EQ(calls, 8);
   EXPECT_FALSE(a.report.fused.empty());
   EXPECT_FALSE(a.report.losses.damaged());
 }
@@ -461,7 +468,7 @@ TEST(TraceAnalysis, TheNormsAndGatesOfQwen) {
   EXPECT_EQ(calls_of(a, "silu_mul"), 24);
   int64_t norms_ns = 0, kernels_ns = 0;
   for (const match::Match& match : a.matches.matches) {
-    if (!match.rule->name.ends_with("rms_norm")) continue;
+    if (!match.rule->name.ends_with("rms_norm") || !match.refusals.empty()) continue;
     const size_t first = match.nodes.size() - 8;
     for (size_t i = first; i < match.nodes.size(); ++i)
       norms_ns += a.inferred.graph.nodes[match.nodes[i]].dur_ns;

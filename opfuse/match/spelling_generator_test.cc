@@ -48,9 +48,8 @@ std::map<std::string, FormulaPtr> make_formulas() {
       {"layer_norm", node("div", {d, node("sqrt", {variance})})},
       {"rms_norm", mul({x(), node("rsqrt", {power})})},
       {"log_sigmoid", node("neg", {node("softplus", {node("neg", {x()})})})},
-      {"log_softmax",
-       node("sub", {shifted, node("log", {node("sum", {node("exp", {shifted})})})})},
-      {"silu_mul", mul({x(), node("sigmoid", {x()}), node("z")})},
+      {"log_softmax", node("sub", {shifted, node("log", {node("sum", {node("exp", {shifted})})})})},
+      {"silu_mul", mul({node("silu", {x()}), node("z")})},
       {"swish_beta", mul({x(), node("sigmoid", {mul({x(), number(2.5)})})})},
   };
 }
