@@ -59,7 +59,9 @@ class Rules : public Verb {
     row("rule", "becomes", "a chain is");
     for (const match::Rule& rule : book.rules)
       row(rule.name, match::targets_text(rule),
-          match::never_replaced(rule).empty() ? "replaced after proof" : "found only");
+          !match::never_replaced(rule).empty() ? "found only"
+          : match::needs_permission(rule)      ? "replaced after proof, with --allow E2"
+                                               : "replaced after proof");
   }
 
   std::vector<std::string> files_;

@@ -93,6 +93,8 @@ std::string never_replaced(const Rule& rule) {
   return "";
 }
 
+bool needs_permission(const Rule& rule) { return rule.domain.ends_with("finite"); }
+
 std::vector<std::string> describe_rule(const Rule& rule) {
   std::vector<std::string> text;
   std::vector<std::string> parameters;
@@ -115,7 +117,7 @@ std::vector<std::string> describe_rule(const Rule& rule) {
   }
   if (rule.domain.starts_with("floating"))
     text.push_back("  domain    floating types: the target raises on others, the chain does not");
-  if (rule.domain.ends_with("finite"))
+  if (needs_permission(rule))
     text.push_back(
         "  domain    finite inputs, up to the root of the dtype's largest number (in f16 an eighth "
         "of "

@@ -16,6 +16,9 @@ std::string targets_text(const Rule& rule);
 std::string found_only(const Rule& rule);
 // The same, or that no target of the rule can be called by an edit.
 std::string never_replaced(const Rule& rule);
+// Replaced with --allow E2 alone: the target gives another infinity or NaN where the inputs hold
+// infinities or numbers near the dtype's largest.
+bool needs_permission(const Rule& rule);
 // What it computes, what it becomes, how else it may be written, what it is not.
 std::vector<std::string> describe_rule(const Rule& rule);
 

@@ -85,6 +85,14 @@ Refused refusal_from_matches(const SiteInput& in, match::Equivalence* weakest) {
     if (!match.refusals.empty()) return match.refusals.front();
     *weakest = std::max(*weakest, match.equivalence);
   }
+  // Silently another value at infinities: never without being asked for.
+  if (in.site.rule->domain.ends_with("finite")) {
+    *weakest = std::max(*weakest, match::Equivalence::kE2);
+    if (*weakest > in.options.allow && *weakest < match::Equivalence::kE3)
+      return refuse(28,
+                    "infinities, and numbers near the dtype's largest, would become another "
+                    "infinity or NaN; --allow E2 takes it");
+  }
   if (*weakest >= match::Equivalence::kE3)
     return refuse(29, fmt::format("written like this it is another function at some inputs (class "
                                   "{}), which no flag allows",
