@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from live import library, plain_output, program, project, tuned  # noqa: F401
+from live import device_env, library, plain_output, program, project, tuned  # noqa: F401
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "test" / "scripts"

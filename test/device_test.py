@@ -1,28 +1,16 @@
 """The stand-in device: what it must be like for the tests that run on it to mean something."""
 
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
 HEAD = """
 import copy, time
 import torch, torch_npu
 import torch.nn.functional as F
 torch.manual_seed(0)
 """
-
-
-@pytest.fixture(scope="session")
-def device_env() -> dict:
-    """An environment in which `import torch_npu` gives the stand-in."""
-    library = Path(os.environ["OPFUSE_LIBRARY"]).parent / "libopfuse_test_npu.so"
-    assert library.exists(), f"expected {library}, built by ninja opfuse_test_npu"
-    path = f"{ROOT / 'test' / 'device'}:{ROOT / 'python'}"
-    return {**os.environ, "OPFUSE_TEST_NPU": str(library), "PYTHONPATH": path}
 
 
 @pytest.fixture
@@ -127,9 +115,6 @@ for one, other in zip(results({fused}), results({small}), strict=True):
 def test_an_operator_without_a_derivative_has_none_here(on_device):
     printed = on_device("""
 x = torch.ones(4, device="npu", requires_grad=True)
-try:
-    torch_npu.npu_add_rms_norm(x, x, x)[0].sum().backward()
-except RuntimeError as error:
-    print("derivative" in str(error) and "not implemented" in str(error))
+print(torch_npu.npu_add_rms_norm(x, x, x)[0].grad_fn.name())
 """)
-    assert printed == "True\n"
+    assert printed == "torch::autograd::NotImplemented\n"

@@ -114,3 +114,12 @@ def tuned(tmp_path_factory, library, project) -> Finished:
     program = Program(tmp_path_factory.mktemp("tuned"), library)
     command = [sys.executable, "main.py", 60]
     return program("tune", "--once", "--budget", "24", command=command, cwd=project)
+
+
+@pytest.fixture(scope="session")
+def device_env() -> dict:
+    """An environment in which `import torch_npu` gives the stand-in."""
+    library = Path(os.environ["OPFUSE_LIBRARY"]).parent / "libopfuse_test_npu.so"
+    assert library.exists(), f"expected {library}, built by ninja opfuse_test_npu"
+    path = f"{ROOT / 'test' / 'device'}:{ROOT / 'python'}"
+    return {**os.environ, "OPFUSE_TEST_NPU": str(library), "PYTHONPATH": path}

@@ -80,7 +80,7 @@ struct NearNeighbour {  // what this is not, and why
 };
 
 struct Target {
-  std::string op;                      // "aten.silu", "torch_npu.npu_silu", "opfuse.rms_norm"
+  std::string op;                      // "aten.silu", "npu.npu_silu", "opfuse.rms_norm"
   std::vector<std::string> arguments;  // parameter names or literals, in call order
   std::string device;                  // "" any, "cpu", "cuda", "npu"
   std::vector<DType> dtypes;           // empty: all of the rule's

@@ -46,7 +46,7 @@ struct SiteInput {
 
 const match::Target* vendor_target(const match::Rule& rule, std::string_view vendor) {
   for (const match::Target& target : rule.targets)
-    if (target.op.starts_with(fmt::format("{}.", vendor))) return &target;
+    if (target.python.starts_with(fmt::format("{}.", vendor))) return &target;
   return nullptr;
 }
 
@@ -54,9 +54,12 @@ const match::Target* vendor_target(const match::Rule& rule, std::string_view ven
 const match::Target* choose_target(const SiteInput& in, Refused* refusal) {
   const match::Rule& rule = *in.site.rule;
   const match::Target* best = nullptr;
+  const match::Target* const asked = vendor_target(rule, in.options.target_vendor);
   for (const match::Target& target : rule.targets) {
     const int kind = target_kind(target);
-    const bool here = target.device.empty() ? kind < 2 : target.device == in.options.device;
+    // Ours run small operators where they have no kernel: they win nothing there.
+    const bool here = target.device.empty() ? kind == 0 || (kind == 1 && in.options.device == "cpu")
+                                            : target.device == in.options.device;
     if (!here || (kind == 1 && !in.options.own_operators)) continue;
     // A native target raises outside the rule's domain; an own one runs the composition there.
     const bool total = kind == 1 || rule.domain.empty();
@@ -67,6 +70,7 @@ const match::Target* choose_target(const SiteInput& in, Refused* refusal) {
       continue;
     }
     if (!takes_dtypes(target, in.graph, in.report, in.site)) continue;
+    if (&target == asked) return asked;
     if (!best || kind < target_kind(*best)) best = &target;
   }
   if (!best && !*refusal)

@@ -1,7 +1,9 @@
 #include "opfuse/torch/host_memory.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/DeviceType.h>
 
 #include "opfuse/torch/quiet.h"
 
@@ -35,6 +37,24 @@ at::Tensor on_host(const at::Tensor& tensor) {
           : at::detail::empty_cpu(tensor.sizes(), tensor.scalar_type()));
   copy.copy_(tensor);
   return copy;
+}
+
+c10::Device device_of_code(int8_t code) {
+  if (code == 1) return {c10::kCUDA, 0};
+  return code == 2 ? c10::Device(c10::kPrivateUse1, 0) : c10::Device(c10::kCPU);
+}
+
+std::string device_name(int8_t code) {
+  return c10::DeviceTypeName(device_of_code(code).type(), /*lower_case=*/true);
+}
+
+at::Tensor on_device(const at::Tensor& tensor, c10::Device device) {
+  if (!tensor.defined() || device.is_cpu()) return tensor;
+  const Quiet quiet;
+  const int64_t elements =
+      static_cast<int64_t>(tensor.storage().nbytes() / tensor.dtype().itemsize());
+  const at::Tensor flat = at::as_strided(tensor, {elements}, {1}, 0).to(device);
+  return at::as_strided(flat, tensor.sizes(), tensor.strides(), tensor.storage_offset());
 }
 
 }  // namespace opfuse::torch_bridge

@@ -10,6 +10,7 @@
 #include "opfuse/base/sha256.h"
 #include "opfuse/graph/build.h"
 #include "opfuse/graph/text.h"
+#include "opfuse/torch/host_memory.h"
 #include "opfuse/torch/recorder.h"
 #include "opfuse/torch/replay.h"
 #include "opfuse/torch/session_json.h"
@@ -236,6 +237,10 @@ Result<Json> Session::plan(const Json& request) {
   options.own_operators = get_or(request, "own_operators", false);
   if (get_or<std::string>(config_, "allow", "E1") == "E0") options.allow = match::Equivalence::kE0;
   if (get_or<std::string>(config_, "allow", "E1") == "E2") options.allow = match::Equivalence::kE2;
+  if (!analysis->report.matches.empty()) {
+    const graph::ValueId first = analysis->report.matches[0].outputs[0];
+    options.device = device_name(analysis->graph.values[first].meta.device);
+  }
   plan_ = rewrite::make_plan(analysis->graph, analysis->report, analysis->sites, facts, options);
   planned_record_ = get_or(request, "record", 0);
   site_keys_.clear();

@@ -138,8 +138,18 @@ Result<Json> Session::prove(const Json& request) {
       if (verdicts[i].accepted) proved.replacements.push_back(plan.replacements[i]);
     const graph::Graph rewritten =
         rewrite::rewrite_graph(analysis->graph, analysis->report, analysis->sites, proved, traces);
+    rewrite::Plan in_fp64 = proved;
+    std::erase_if(in_fp64.replacements, [&](const rewrite::Replacement& replacement) {
+      const match::Site& site = analysis->sites[static_cast<size_t>(replacement.site)];
+      const match::Target* target = target_of(*site.rule, replacement.target);
+      return target && !target->device.empty() && target->device != "cpu";  // fp64 is the CPU's
+    });
+    const graph::Graph rewritten_fp64 =
+        rewrite::rewrite_graph(analysis->graph, analysis->report, analysis->sites, in_fp64, traces);
     std::unique_ptr<verify::Evaluator> evaluator = make_evaluator(*step->record, limits);
     verify::StepProofOptions step_options;
+    if (in_fp64.replacements.size() != proved.replacements.size())
+      step_options.rewritten_fp64 = &rewritten_fp64;
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
     step_options.seconds = get_or<double>(request, "seconds", 1e9) - spent.count();
     step_verdict = step_verdict_json(verify::prove_step(*evaluator, analysis->graph, rewritten,

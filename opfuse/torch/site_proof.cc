@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "opfuse/torch/host_memory.h"
 #include "opfuse/torch/replay_allocator.h"
 #include "opfuse/torch/replay_run.h"
 #include "opfuse/torch/replay_values.h"
@@ -326,7 +327,8 @@ class SiteProver {
     const at::Tensor& x = values.inputs[0];
     const bool one_each = x.defined() && x.numel() == values.old_values.y.numel();
     if (!one_each || index >= x.numel()) return "element " + std::to_string(index);
-    const auto at_index = [&](const at::Tensor& t) {
+    const auto at_index = [&](const at::Tensor& on) {
+      const at::Tensor t = on_host(on);
       const bool dense = t.is_non_overlapping_and_dense();
       const at::Tensor flat =
           dense ? at::as_strided(t, {t.numel()}, {1}, t.storage_offset()) : t.contiguous().view(-1);
@@ -340,6 +342,11 @@ class SiteProver {
 
   // ---- generated inputs
 
+  // Where the chain ran.
+  c10::Device device() const {
+    return device_of_code(graph_.values[calls_[0].match->outputs[0]].meta.device);
+  }
+
   std::vector<c10::ScalarType> dtypes() const {
     const RecordedCall& call = calls_[0];
     const DType run = graph_.values[call.match->inputs[0]].meta.dtype;
@@ -351,7 +358,9 @@ class SiteProver {
       const std::vector<DType>& allowed = call.match->rule->dtypes;
       const bool in_rule =
           allowed.empty() || std::find(allowed.begin(), allowed.end(), dtype) != allowed.end();
-      if (in_rule || dtype == run) all.push_back(static_cast<c10::ScalarType>(dtype));
+      // Devices may have no fp64: there the truth alone is in it, on the CPU.
+      const bool there = dtype != DType::kF64 || device().is_cpu();
+      if ((in_rule && there) || dtype == run) all.push_back(static_cast<c10::ScalarType>(dtype));
     }
     return all;
   }
@@ -367,6 +376,8 @@ class SiteProver {
     Compared total;
     for (GeneratedCase& one : generated_cases(call, dtype)) {
       if (refused()) return;
+      for (at::Tensor& input : one.inputs) input = on_device(input, device());
+      one.cotangent = on_device(one.cotangent, device());
       CallValues values{std::move(one.inputs), both ? one.cotangent : at::Tensor(), {}, {}};
       values.old_values = run_recorded(call.chain, call.gradients, values.inputs, values.cotangent);
       values.new_values =

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "opfuse/torch/host_memory.h"
 #include "opfuse/torch/replay_run.h"
 
 namespace opfuse::torch_bridge {
@@ -112,7 +113,8 @@ void compare_call(const RecordedChain& chain, const Chain& composition,
                   const SiteGradients& gradients, const CallValues& call, Compared* out) {
   CallValues whole = call;
   std::vector<at::Tensor*> all = tensors_of(&whole);
-  const at::Tensor like = call.old_values.y;
+  for (at::Tensor* t : all) *t = on_host(*t);
+  const at::Tensor like = whole.old_values.y;
   const Chain& recorded = call.cotangent.defined() ? chain.both : chain.forward;
   const bool flat = recorded.pointwise() && composition.pointwise() &&
                     std::all_of(all.begin(), all.end(), [&](const at::Tensor* t) {
@@ -168,7 +170,7 @@ Scaling check_scaling(const RecordedChain& chain, const SiteGradients& gradients
                       const std::vector<at::Tensor>& inputs, const at::Tensor& cotangent) {
   Plain plain;
   const std::vector<at::Tensor> x = in_double(inputs);
-  const at::Tensor g = cotangent.to(c10::kDouble);
+  const at::Tensor g = on_host(cotangent).to(c10::kDouble);
   constexpr double kFactor = -4;  // exact in every dtype
   constexpr double kSmallest = std::numeric_limits<double>::min();
   const Truth once = truth_of(chain, gradients, x, g, kSmallest);

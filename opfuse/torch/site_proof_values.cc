@@ -6,6 +6,8 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "opfuse/torch/host_memory.h"
+
 namespace opfuse::torch_bridge {
 
 ChainValues differentiate(const Chain& chain, const std::vector<at::Tensor>& inputs,
@@ -34,7 +36,8 @@ ChainValues differentiate(const Chain& chain, const std::vector<at::Tensor>& inp
 std::vector<at::Tensor> in_double(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> raised;
   for (const at::Tensor& t : tensors)
-    raised.push_back(t.defined() && t.is_floating_point() ? t.to(c10::kDouble) : t);
+    raised.push_back(t.defined() && t.is_floating_point() ? on_host(t).to(c10::kDouble)
+                                                          : on_host(t));
   return raised;
 }
 

@@ -10,6 +10,7 @@
 #include "opfuse/graph/build.h"
 #include "opfuse/graph/schema.h"
 #include "opfuse/graph/text.h"
+#include "opfuse/torch/host_memory.h"
 #include "opfuse/torch/recorder.h"
 #include "opfuse/torch/site_gradients.h"
 #include "opfuse/torch/site_proof_chain.h"
@@ -55,6 +56,8 @@ Result<Execution> execute(const Graph& graph, const match::Match& match, const C
                           const std::vector<bool>& wanted) {
   Execution run;
   run.inputs = tensors_like(graph, match, false);
+  const c10::Device device = device_of_code(graph.values[match.outputs[0]].meta.device);
+  for (at::Tensor& input : run.inputs) input = on_device(input, device);
   const bool backward = !match.backward.nodes.empty();
   if (backward) {
     run.cotangent = run.inputs.back();

@@ -140,6 +140,10 @@ class StepProof {
     if (outputs_.size() != others.size())
       return Error{"the rewritten step has " + std::to_string(others.size()) +
                    " results, expected " + std::to_string(outputs_.size())};
+    const std::vector<StepOutput> fp64 = step_outputs(in_fp64());
+    if (fp64.size() != outputs_.size())
+      return Error{"the step rewritten for fp64 has " + std::to_string(fp64.size()) +
+                   " results, expected " + std::to_string(outputs_.size())};
     for (size_t i = 0; i < outputs_.size(); ++i) {
       // A gradient that a new operator makes lies in a storage without a name.
       const bool gradients =
@@ -150,13 +154,23 @@ class StepProof {
       if (!is_floating(original_.values[outputs_[i].value].meta.dtype)) continue;
       compared_.push_back(outputs_[i]);
       rewritten_values_.push_back(others[i].value);
+      fp64_values_.push_back(fp64[i].value);
       original_values_.push_back(outputs_[i].value);
     }
     return ok_status();
   }
 
+  const Graph& in_fp64() const {
+    return options_.rewritten_fp64 ? *options_.rewritten_fp64 : rewritten_;
+  }
+
+  const std::vector<ValueId>& values_of(const Graph& graph) const {
+    if (&graph == &original_) return original_values_;
+    return &graph == &rewritten_ ? rewritten_values_ : fp64_values_;
+  }
+
   Result<Run> replay(const Graph& graph, ReplayOptions options) {
-    options.keep = &graph == &original_ ? original_values_ : rewritten_values_;
+    options.keep = values_of(graph);
     OPFUSE_TRY(Run run, evaluator_.replay(graph, options));
     add_cut_points(*run);
     return run;
@@ -170,18 +184,18 @@ class StepProof {
   }
 
   // Views of the kept values, in the order of compared_.
-  Result<std::vector<TensorView>> views(const Evaluation& run, bool of_rewritten) {
+  Result<std::vector<TensorView>> views(const Evaluation& run, const Graph& graph) {
     std::vector<TensorView> views;
-    for (ValueId id : of_rewritten ? rewritten_values_ : original_values_) {
+    for (ValueId id : values_of(graph)) {
       OPFUSE_TRY(TensorView view, run.value(id));
       views.push_back(std::move(view));
     }
     return views;
   }
 
-  Result<Differences> difference(const Evaluation& run, bool of_rewritten,
+  Result<Differences> difference(const Evaluation& run, const Graph& graph,
                                  const std::vector<TensorView>& from) {
-    OPFUSE_TRY(std::vector<TensorView> values, views(run, of_rewritten));
+    OPFUSE_TRY(std::vector<TensorView> values, views(run, graph));
     Differences differences;
     double gradients = 0;
     for (size_t i = 0; i < values.size(); ++i) {
@@ -227,7 +241,7 @@ class StepProof {
       options.f64 = f64;
       options.perturb_seed = seed;
       OPFUSE_TRY(Run run, replay(original_, options));
-      OPFUSE_TRY(Differences moved, difference(*run, false, truth_));
+      OPFUSE_TRY(Differences moved, difference(*run, original_, truth_));
       ++verdict_.floor_replays;
       floors->gradients = std::max(floors->gradients, moved.gradients);
       for (size_t i = 0; i < truth_.size(); ++i)
@@ -257,12 +271,12 @@ class StepProof {
     ReplayOptions options;
     options.f64 = true;
     OPFUSE_TRY(truth_run_, replay(original_, options));
-    OPFUSE_TRY(truth_, views(*truth_run_, false));
+    OPFUSE_TRY(truth_, views(*truth_run_, original_));
     for (const TensorView& view : truth_) truth_norms_.push_back(norm(view));
     Differences rewritten, floors;
     {
-      OPFUSE_TRY(Run run, replay(rewritten_, options));
-      OPFUSE_TRY(rewritten, difference(*run, true, truth_));
+      OPFUSE_TRY(Run run, replay(in_fp64(), options));
+      OPFUSE_TRY(rewritten, difference(*run, in_fp64(), truth_));
     }
     floors.norms.resize(truth_.size());
     const auto close = [&] {
@@ -278,12 +292,12 @@ class StepProof {
 
   // The original's own error is the first floor.
   Status replay_run_dtype() {
-    OPFUSE_TRY(Differences old_error, difference(*run_original_, false, truth_));
+    OPFUSE_TRY(Differences old_error, difference(*run_original_, original_, truth_));
     run_original_.reset();
     Differences floors = old_error, new_error;
     {
       OPFUSE_TRY(Run run, replay(rewritten_, {}));
-      OPFUSE_TRY(new_error, difference(*run, true, truth_));
+      OPFUSE_TRY(new_error, difference(*run, rewritten_, truth_));
     }
     verdict_.gradient_error_old = old_error.gradients;
     verdict_.gradient_error_new = new_error.gradients;
@@ -326,7 +340,7 @@ class StepProof {
   const StepProofOptions options_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::vector<StepOutput> outputs_, compared_;
-  std::vector<ValueId> original_values_, rewritten_values_;
+  std::vector<ValueId> original_values_, rewritten_values_, fp64_values_;
   Run run_original_, truth_run_;
   std::vector<TensorView> truth_;
   std::vector<double> truth_norms_;

@@ -34,6 +34,9 @@ struct StepProofOptions {
   double accept_floors = 8;  // 16 for a change of layout
   int fp64_floor_replays = 3;
   int run_floor_replays = 3;
+  // Stands for the rewritten step in fp64, where some target has no kernel for it: there its chain
+  // stays as it was. The target is then judged by its site's proof and in the run's dtype.
+  const graph::Graph* rewritten_fp64 = nullptr;
   double seconds = 1e9;  // no further floor replays when the proof has taken this long
 };
 
