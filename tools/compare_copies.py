@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times one training step of two copies of the example against each other, without opfuse.
+"""Times one training step of two copies of the example against each other, by themselves.
 
 Each copy's efficientnet_pytorch is imported afresh into this process, and steps of the two models
 alternate in random pairs, so that both see the same machine. Prints exp(median log(old/new)) with
@@ -94,7 +94,7 @@ def main() -> int:
         )
     ratio, low, high = interval(logs)
     print(
-        f"committed copy, without opfuse: {ratio:.2f}x [{low:.2f}, {high:.2f}], {args.pairs} pairs"
+        f"committed copy, by itself: {ratio:.2f}x [{low:.2f}, {high:.2f}], {args.pairs} pairs"
     )
     if args.report:
         speed = json.loads(args.report.read_text()).get("speed", {})

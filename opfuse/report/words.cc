@@ -280,6 +280,13 @@ void add_edit_steps(const Report& report, std::vector<std::string>* steps) {
   const bool in_project = std::any_of(report.diffs.begin(), report.diffs.end(),
                                       [](const Diff& diff) { return diff.package.empty(); });
   if (in_project) steps->push_back("Keep the edit: `opfuse apply " + dir + "`, then commit it.");
+  const bool own = std::any_of(report.sites.begin(), report.sites.end(), [](const Site& site) {
+    return is_kept(site) && site.target.starts_with("opfuse.");
+  });
+  if (own)
+    steps->push_back(
+        "The edited code imports opfuse.functional: install opfuse where it runs, or leave these "
+        "chains out by --exclude RULE.");
   for (const PatchModule& module : report.patch_modules)
     steps->push_back("The code belongs to an installed package: copy " + module.name +
                      " beside the script and import it first.");
