@@ -37,6 +37,7 @@ RULES = {
 }
 # Their targets give another infinity or NaN at infinities: replaced with --allow E2 alone.
 AT_INFINITIES = {"gelu", "silu_mul", "log_softmax"}
+ALL = ("--allow", "E2", "--levers", "ops,library")  # what must be asked for
 STEPS = 60
 
 
@@ -72,7 +73,7 @@ def tuned(tmp_path_factory, library, project) -> Finished:
     """One run for all rules."""
     program = Program(tmp_path_factory.mktemp("tuned"), library)
     names = ",".join(name for name, _ in RULES.values())
-    return program("tune", "--allow", "E2", "--budget", "24", cwd=project,
+    return program("tune", *ALL, "--budget", "24", cwd=project,
                    command=[sys.executable, "main.py", STEPS, names])  # fmt: skip
 
 
@@ -136,9 +137,27 @@ def test_the_program_says_which_rules_are_replaced():
     assert said | permitted == set(RULES)
 
 
+def test_an_operator_of_the_library_must_be_asked_for(program, project):
+    run = program("tune", "--dry-run", cwd=project,
+                  command=[sys.executable, "main.py", 6, "RmsNorm,SigmoidGate,Silu"])  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    reasons = {site["rule"]: site["refusal"] for site in run.report["sites"]}
+    for rule in ("rms_norm", "sigmoid_gate"):
+        assert "--levers ops,library takes it" in reasons[rule]["reason"]
+    assert reasons["silu"] is None
+    assert "opfuse.functional" not in (run.report_dir / "changes.diff").read_text()
+
+
 def test_another_value_at_infinities_needs_permission(program, project):
     names = ",".join(RULES[rule][0] for rule in sorted(AT_INFINITIES))
-    run = program("tune", "--dry-run", cwd=project, command=[sys.executable, "main.py", 6, names])
+    run = program(
+        "tune",
+        "--dry-run",
+        "--levers",
+        "ops,library",
+        cwd=project,
+        command=[sys.executable, "main.py", 6, names],
+    )
     assert run.returncode == 0, run.stderr
     sites = {site["rule"]: site for site in run.report["sites"] if site["rule"] in AT_INFINITIES}
     assert set(sites) == AT_INFINITIES
@@ -167,7 +186,7 @@ LOOKALIKES = {
 def refused(tmp_path_factory, library, project) -> Finished:
     program = Program(tmp_path_factory.mktemp("lookalikes"), library)
     command = [sys.executable, "main.py", 6, ",".join(LOOKALIKES), "lookalikes"]
-    return program("tune", "--allow", "E2", "--dry-run", cwd=project, command=command)
+    return program("tune", *ALL, "--dry-run", cwd=project, command=command)
 
 
 @pytest.mark.parametrize("name", LOOKALIKES)

@@ -40,15 +40,15 @@ bool one_of(const std::string& value, std::initializer_list<const char*> allowed
 }  // namespace
 
 Result<std::vector<std::string>> parse_levers(const std::string& text) {
-  if (text == "all") return std::vector<std::string>{"ops", "memory"};
+  if (text == "all") return std::vector<std::string>{"ops", "library", "memory"};
   std::vector<std::string> levers;
   std::istringstream words(text);
   for (std::string word; std::getline(words, word, ',');) {
-    if (!one_of(word, {"ops", "memory"}))
-      return Error{"--levers: expected ops, memory or all, found '" + word + "'"};
+    if (!one_of(word, {"ops", "library", "memory"}))
+      return Error{"--levers: expected ops, library, memory or all, found '" + word + "'"};
     levers.push_back(word);
   }
-  if (levers.empty()) return Error{"--levers: expected ops, memory or all, found ''"};
+  if (levers.empty()) return Error{"--levers: expected ops, library, memory or all, found ''"};
   return levers;
 }
 

@@ -86,8 +86,8 @@ class Tune : public LaunchVerb {
         {"--budget-seconds", "S", "most seconds of measured steps (default 180)",
          &options_.budget_seconds},
         {"--levers", "LIST",
-         "what to try, separated by commas: ops (default), memory (a caching allocator for CPU "
-         "tensors), or all",
+         "what to try, separated by commas: ops (default: PyTorch's own fused operators), library "
+         "(those of opfuse.functional too), memory (a caching allocator for CPU tensors), or all",
          &options_.levers},
         {"--versus", "compile",
          "afterwards run COMMAND once more with torch.compile of its model, until that is measured",

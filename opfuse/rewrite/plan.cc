@@ -54,12 +54,14 @@ const match::Target* vendor_target(const match::Rule& rule, std::string_view ven
 const match::Target* choose_target(const SiteInput& in, Refused* refusal) {
   const match::Rule& rule = *in.site.rule;
   const match::Target* best = nullptr;
+  bool own = false;  // it has one of opfuse's, which is not to be used
   const match::Target* const asked = vendor_target(rule, in.options.target_vendor);
   for (const match::Target& target : rule.targets) {
     const int kind = target_kind(target);
     // Ours run small operators where they have no kernel: they win nothing there.
     const bool here = target.device.empty() ? kind == 0 || (kind == 1 && in.options.device == "cpu")
                                             : target.device == in.options.device;
+    if (here && kind == 1 && !in.options.own_operators) own = true;
     if (!here || (kind == 1 && !in.options.own_operators)) continue;
     // A native target raises outside the rule's domain; an own one runs the composition there.
     const bool total = kind == 1 || rule.domain.empty();
@@ -73,6 +75,9 @@ const match::Target* choose_target(const SiteInput& in, Refused* refusal) {
     if (&target == asked) return asked;
     if (!best || kind < target_kind(*best)) best = &target;
   }
+  if (!best && !*refusal && own)
+    *refusal =
+        refuse(0, "it becomes an operator of opfuse's library; --levers ops,library takes it");
   if (!best && !*refusal)
     *refusal = refuse(
         18, fmt::format("{} has no target for {} and these dtypes", rule.name, in.options.device));

@@ -59,7 +59,7 @@ struct PlanOptions {
   std::string device = "cpu";  // picks the target
   std::string target_vendor;   // "torch_npu": write the diff for that vendor, not verified here
   bool strict = false;         // only total targets
-  bool own_operators = false;  // opfuse.* operators are built into this program
+  bool own_operators = false;  // those of opfuse.functional may be put in: asked for, and built
   match::Equivalence allow = match::Equivalence::kE1;
 };
 

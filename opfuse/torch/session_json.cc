@@ -4,6 +4,7 @@
 #include <map>
 
 #include "opfuse/base/dtype.h"
+#include "opfuse/match/words.h"
 
 namespace opfuse::torch_bridge {
 namespace {
@@ -179,6 +180,8 @@ Json near_misses_json(const Analysis& analysis) {
   std::vector<Json> list;
   std::map<std::string, size_t> index;
   for (const auto& miss : analysis.report.near_misses) {
+    // What only resembles a rule that replaces nothing is no news.
+    if (!miss.certain && !match::never_replaced(*miss.rule).empty()) continue;
     const graph::NodeId at = miss.refusal.node >= 0 ? miss.refusal.node
                              : miss.nodes.empty()   ? graph::kNone
                                                     : miss.nodes.back();

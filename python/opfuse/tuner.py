@@ -135,7 +135,7 @@ class Tuner:
         yield "plain"
         self._meet_ranks()
         yield from self._plain_until(self._record_step() - 1)
-        if "ops" not in self.config.get("levers", ["ops"]):
+        if not {"ops", "library"} & set(self.config.get("levers", ["ops"])):
             raise Done("nothing_found", "operators were not looked for, as asked by --levers")
         before = yield from self._record("record", values=False)
         plan = self._plan(before)
@@ -288,7 +288,8 @@ class Tuner:
             raise Done("refused", "found, but edits of source code are switched off (--no-source)")
         with self.costs.stage("facts", "facts_s"):
             legal = [site for site in sites if not site.get("refusals")]
-            if any(site.get("own") for site in legal):
+            asked = "library" in self.config.get("levers", ["ops"])
+            if asked and any(site.get("own") for site in legal):
                 self._own_operators = not (problem := library.problem())
                 if problem:
                     self.state.trouble(f"the operators of opfuse are not there: {problem}")
@@ -453,7 +454,7 @@ class Tuner:
 
     def _try_levers(self, done: Done) -> Steps:
         """After the operators were decided; their outcome stands whatever happens here."""
-        wanted = [name for name in self.config.get("levers", []) if name != "ops"]
+        wanted = [name for name in self.config.get("levers", []) if name not in ("ops", "library")]
         if not wanted or done.outcome in ("failed", "dry_run"):
             return
         ranks = self.ranks is not None
