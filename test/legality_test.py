@@ -231,7 +231,7 @@ def test_explain_names_the_near_miss_and_why(program):
         assert words in everything, words
     for name, words in (
         ("gate_of_chunks", "the multiplied value is another tensor"),
-        ("quick_gelu", "quick_gelu has no target for cpu"),
+        ("quick_gelu", "quick_gelu has no Python name"),
         ("written", "is written by aten.add_"),
         ("also_read", "is also read by aten.add"),
         ("shown", "an inner value is kept"),

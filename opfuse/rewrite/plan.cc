@@ -61,8 +61,9 @@ const match::Target* choose_target(const SiteInput& in, Refused* refusal) {
     // Ours run small operators where they have no kernel: they win nothing there.
     const bool here = target.device.empty() ? kind == 0 || (kind == 1 && in.options.device == "cpu")
                                             : target.device == in.options.device;
-    if (here && kind == 1 && !in.options.own_operators) own = true;
-    if (!here || (kind == 1 && !in.options.own_operators)) continue;
+    const bool unasked = kind == 1 && !in.options.own_operators && !target.python.empty();
+    own = own || (here && unasked);
+    if (!here || unasked) continue;
     // A native target raises outside the rule's domain; an own one runs the composition there.
     const bool total = kind == 1 || rule.domain.empty();
     if (in.options.strict && !total) {

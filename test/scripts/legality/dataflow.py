@@ -170,7 +170,7 @@ def quick_gelu(x):  # row 0: quick_gelu has no Python name
     return x * torch.sigmoid(1.702 * x)
 
 
-class Slope(nn.Module):  # row 0: not replaced
+class Slope(nn.Module):  # row 0: swish_beta has no Python name
     def __init__(self):
         super().__init__()
         self.beta = nn.Parameter(torch.ones(()))
