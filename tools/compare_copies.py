@@ -93,9 +93,7 @@ def main() -> int:
             flush=True,
         )
     ratio, low, high = interval(logs)
-    print(
-        f"committed copy, by itself: {ratio:.2f}x [{low:.2f}, {high:.2f}], {args.pairs} pairs"
-    )
+    print(f"committed copy, by itself: {ratio:.2f}x [{low:.2f}, {high:.2f}], {args.pairs} pairs")
     if args.report:
         speed = json.loads(args.report.read_text()).get("speed", {})
         live = speed.get("headline_wall") or {}
