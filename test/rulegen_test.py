@@ -42,7 +42,7 @@ def quick_gelu(x):
 
 
 def silu_mul(gate, up):
-    return gate * torch.sigmoid(gate) * up
+    return F.silu(gate) * up
 
 
 def glu(x):

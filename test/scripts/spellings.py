@@ -315,7 +315,7 @@ def swiglu(x, u=torch.randn(2, 6, 8)):  # silu_mul
     return F.silu(x) * u
 
 
-def swiglu_by_hand(x, u=torch.randn(2, 6, 8)):  # silu_mul
+def swiglu_by_hand(x, u=torch.randn(2, 6, 8)):  # silu
     return u * (x * torch.sigmoid(x))
 
 
