@@ -43,21 +43,6 @@ struct Workspace : ChannelLines<T> {
   }
 };
 
-// sum over c of a[c] b[c].
-template <class T>
-OPFUSE_INLINE T dot(const T* a, const T* b, int64_t n) {
-  Chains<VectorOf<T>> sums;
-  sweep_chains<kLanes<T>>(
-      n,
-      [&](int64_t i, int chain) {
-        sums.sum[chain] = fma(load(a + i), load(b + i), sums.sum[chain]);
-      },
-      [&](int64_t i, int64_t left) {
-        sums.sum[0] = fma(load_n(a + i, left), load_n(b + i, left), sums.sum[0]);
-      });
-  return sums.total();
-}
-
 // The two layers for one sample: before and logits from pooled. `act` holds the activated values.
 template <class T>
 void two_layers(const BatchNormActSeArgs& a, int64_t n, T* act) {

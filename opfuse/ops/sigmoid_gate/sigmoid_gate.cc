@@ -94,20 +94,6 @@ void sum_positions(const S* grad, const S* x, const ScalarOf<S>* gates, S* grad_
   }
 }
 
-template <class S>
-OPFUSE_INLINE double dot_plane(const S* grad, const S* x, int64_t n) {
-  Chains<VectorOf<S>> dot;
-  sweep_chains<kLanes<S>>(
-      n,
-      [&](int64_t i, int chain) {
-        dot.sum[chain] = fma(load(grad + i), load(x + i), dot.sum[chain]);
-      },
-      [&](int64_t i, int64_t left) {
-        dot.sum[0] = fma(load_n(grad + i, left), load_n(x + i, left), dot.sum[0]);
-      });
-  return dot.total();
-}
-
 // sums[(sample, part, channel)] of d x, and grad_x on the way where it is wanted.
 template <class S>
 void backward_sums(const Exec& exec, const SigmoidGateBackwardArgs& a, int64_t parts,
@@ -133,7 +119,7 @@ void backward_sums(const Exec& exec, const SigmoidGateBackwardArgs& a, int64_t p
       }
       for (int64_t c = 0; c < a.channels; ++c) {
         const int64_t at = c * a.space + begin;
-        sum[c] = dot_plane(grad + at, x + at, end - begin);
+        sum[c] = dot(grad + at, x + at, end - begin);
         if (grad_x) scale_row<S, false>(grad + at, gate[c], grad_x + at, end - begin);
       }
     }

@@ -27,5 +27,20 @@ OPFUSE_INLINE void sweep_chains(int64_t n, const F& f, const G& g) {
   if (i < n) g(i, n - i);
 }
 
+// sum over i of a[i] b[i].
+template <class S>
+OPFUSE_INLINE auto dot(const S* a, const S* b, int64_t n) {
+  Chains<VectorOf<S>> sums;
+  sweep_chains<kLanes<S>>(
+      n,
+      [&](int64_t i, int chain) {
+        sums.sum[chain] = fma(load(a + i), load(b + i), sums.sum[chain]);
+      },
+      [&](int64_t i, int64_t left) {
+        sums.sum[0] = fma(load_n(a + i, left), load_n(b + i, left), sums.sum[0]);
+      });
+  return sums.total();
+}
+
 }  // namespace
 }  // namespace opfuse::ops
