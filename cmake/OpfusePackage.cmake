@@ -11,6 +11,6 @@ set(config_folder "${prefix}lib/cmake/opfuse")
 configure_file("${PROJECT_SOURCE_DIR}/cmake/opfuseConfig.cmake.in" "${PROJECT_BINARY_DIR}/generated/opfuseConfig.cmake" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/generated/opfuseConfig.cmake"
   DESTINATION "${config_folder}" COMPONENT cpp)
-install(FILES "${PROJECT_SOURCE_DIR}/opfuse/torch.h"
-  DESTINATION "${prefix}include/opfuse" COMPONENT cpp)
+install(FILES "${PROJECT_SOURCE_DIR}/opfuse/torch/cpp_api.h"
+  DESTINATION "${prefix}include/opfuse" RENAME torch.h COMPONENT cpp)
 install(TARGETS opfuse_torch_ops LIBRARY DESTINATION "${prefix}${library_folder}" COMPONENT cpp)

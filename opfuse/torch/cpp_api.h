@@ -1,4 +1,6 @@
 #pragma once
+// Installed as opfuse/torch.h.
+//
 // The fused operators for C++ programs that use libtorch: the same ones as opfuse.functional, with
 // gradients, through torch's dispatcher. What each computes stands in python/opfuse/functional.py.
 //
