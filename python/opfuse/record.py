@@ -1,11 +1,16 @@
-"""What only Python knows about a recorded step: source positions and the names of storages."""
+"""What only Python knows about a recorded step: source positions and the names of storages; and
+the record as files."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Iterator
 from types import CodeType
 from typing import TYPE_CHECKING, Any
+
+from opfuse import fault
+from opfuse.state import State
 
 if TYPE_CHECKING:
     import torch
@@ -75,3 +80,20 @@ def _label(labels: list[list[Any]], tensor: Any, text: str) -> None:
         labels.append([tensor.untyped_storage()._cdata, text])
     except (AttributeError, NotImplementedError, RuntimeError, TypeError):
         pass
+
+
+def write(session: Any, state: State, number: int, when: str) -> None:
+    """Leaves a record, "before" or "after", as files for the report. A full disk costs the report,
+    nothing else."""
+    pid = state.data["pid"]
+    names = {"ofr": f"step_{when}-{pid}.ofr", "trace": f"trace_{when}-{pid}.json"}
+    paths = {kind: os.path.join(state.directory, name) for kind, name in names.items()}
+    try:
+        session.call("write_record", record=number, **paths)
+    except fault.InjectedFault:
+        raise
+    except RuntimeError as error:
+        state.trouble(str(error))
+        return
+    files = state.result.setdefault("files", {})
+    files.update({f"step_{when}": names["ofr"], f"trace_{when}": names["trace"]})

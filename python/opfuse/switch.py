@@ -79,6 +79,22 @@ class Switch:
                 raise SwitchRefused(f"{where}: the name {taken[0]} is taken in its module")
         self._switches.append(CodeSwitch(original, edited, names, functions))
 
+    def load(self, memory: list[dict[str, Any]], facts: list[dict[str, Any]]) -> None:
+        """Compiles a plan's edited functions and registers them; nothing runs differently yet.
+
+        Raises source.SourceRefused when an edit is not the program that its diff gives.
+        """
+        from opfuse import source
+
+        known = {(fact["file"], fact["qualname"]): fact for fact in facts}
+        entries: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for entry in memory:
+            entries.setdefault((entry["file"], entry["qualname"]), []).append(entry)
+        for place, group in entries.items():
+            names = {e["global_name"]: resolve(e["python_target"]) for e in group}
+            texts = group[0]["text"], group[0]["source_text"]
+            self.add(*source.prepare_code(known[place], *texts, next(iter(names))), names)
+
     def set(self, on: bool) -> None:
         """Puts the edited codes (on) or the originals (off) in place, all or none."""
         if on == self.on:

@@ -9,7 +9,6 @@ The tuner speaks to the user in events, counts and costs, and keeps everything f
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator
 from typing import Any
 
@@ -19,7 +18,7 @@ from opfuse.costs import Costs
 from opfuse.levers import LeverTrials
 from opfuse.measurement import Measurement
 from opfuse.state import State
-from opfuse.switch import Switch, SwitchRefused, resolve
+from opfuse.switch import Switch, SwitchRefused
 
 Steps = Generator[str, StepSample, Any]
 
@@ -164,22 +163,14 @@ class Tuner:
 
         yield "plain"
         yield from self._plain_until(self._record_step())
-        backend = self.config["versus"]
-        row = {"name": "torch.compile", "backend": backend, "outcome": "running", "reason": ""}
-        self.state.result["versus"] = row
         self._meet_ranks()
-        root = self.boundaries.root
-        if self.ranks is not None or root is None:
-            row.update(outcome="refused", reason="it is measured in a script of one process whose "
-                       "root module is called")  # fmt: skip
-            raise Done("refused", row["reason"])
-        row["plain_step_s"] = self.costs.plain_step()
-        self.boundaries.compiles = True
-        self.state.event(f"compiling {type(root).__name__} with torch.compile ({backend})",
-                         self.boundaries.step, "compiling")  # fmt: skip
-        say = lambda text, phase: self.state.event(text, self.boundaries.step, phase)  # noqa: E731
-        side = versus.CompiledForward(root, backend)
-        yield from versus.measure(side, row, self._alternate, say)
+        try:
+            yield from versus.run(
+                self.config["versus"], self.state, self.boundaries, self._alternate,
+                self.costs.plain_step(), ranks=self.ranks is not None,
+            )  # fmt: skip
+        except versus.VersusRefused as refused:
+            raise Done("refused", str(refused)) from None
         raise Done("recorded", "torch.compile was measured, as asked")
 
     def _apply_plan(self) -> Steps:
@@ -258,20 +249,8 @@ class Tuner:
         self.state.event(text, sample.step, phase)
 
     def _write_record(self, number: int, when: str) -> None:
-        """Leaves the record for the report. A full disk costs the report, nothing else."""
-        pid = self.state.data["pid"]
-        names = {"ofr": f"step_{when}-{pid}.ofr", "trace": f"trace_{when}-{pid}.json"}
-        paths = {k: os.path.join(self.state.directory, name) for k, name in names.items()}
-        try:
-            with self.costs.stage("report", "write_s"):
-                self.session.call("write_record", record=number, **paths)
-        except fault.InjectedFault:
-            raise
-        except RuntimeError as error:
-            self.state.trouble(str(error))
-            return
-        files = self.state.result.setdefault("files", {})
-        files.update({f"step_{when}": names["ofr"], f"trace_{when}": names["trace"]})
+        with self.costs.stage("report", "write_s"):
+            record.write(self.session, self.state, number, when)
 
     # Finding and proving
 
@@ -377,17 +356,8 @@ class Tuner:
         from opfuse import source
 
         with self.costs.stage("facts", "facts_s"):
-            facts = {(fact["file"], fact["qualname"]): fact for fact in self._facts}
-            entries: dict[tuple[str, str], list[dict[str, Any]]] = {}
-            for entry in plan["memory"]:
-                entries.setdefault((entry["file"], entry["qualname"]), []).append(entry)
             try:
-                for place, group in entries.items():
-                    names = {e["global_name"]: resolve(e["python_target"]) for e in group}
-                    # The diff must be the program that runs; said of one operator at a time.
-                    same = (group[0]["source_text"], *names) if len(names) == 1 else ()
-                    codes = source.prepare_code(facts[place], group[0]["text"], *same)
-                    self.switch.add(*codes, names)
+                self.switch.load(plan["memory"], self._facts)
             except source.SourceRefused as refused:
                 raise Done("refused", str(refused)) from None
 

@@ -5,16 +5,20 @@ This runs in a process of its own, after the tuning: what is compiled there reac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
 from typing import Any
 
 import torch
 
-from opfuse.boundary import StepSample
+from opfuse.boundary import Boundaries, StepSample
+from opfuse.levers import Alternate, Steps
+from opfuse.state import State
 
-Steps = Generator[str, StepSample, Any]
 _MISSING = object()
 _WARM_STEPS = 3  # the first call compiles; the next may compile again for another mode or shape
+
+
+class VersusRefused(RuntimeError):
+    """Why torch.compile is not measured here, as a sentence."""
 
 
 class CompiledForward:
@@ -41,17 +45,34 @@ class CompiledForward:
         self.on = on
 
 
-def measure(
-    side: CompiledForward,
-    row: dict[str, Any],
-    alternate: Callable[..., Steps],
-    say: Callable[[str, str], None],
+def run(
+    backend: str,
+    state: State,
+    boundaries: Boundaries,
+    alternate: Alternate,
+    plain_step_s: float,
+    *,
+    ranks: bool,
 ) -> Steps:
-    """Fills `row`: seconds of the first compiled step, then `ab`, the original against it."""
+    """Fills `versus` of the result: seconds of the first compiled step, then `ab`, the original
+    against it. Raises VersusRefused where it is not measured."""
+    row = {"name": "torch.compile", "backend": backend, "outcome": "running", "reason": "",
+           "plain_step_s": plain_step_s}  # fmt: skip
+    state.result["versus"] = row
+    root = boundaries.root
+    if ranks or root is None:
+        reason = "it is measured in a script of one process whose root module is called"
+        row.update(outcome="refused", reason=reason)
+        raise VersusRefused(reason)
+    boundaries.compiles = True
+    text = f"compiling {type(root).__name__} with torch.compile ({backend})"
+    state.event(text, boundaries.step, "compiling")
+    side = CompiledForward(root, backend)
     side.set(True)
     first: StepSample = yield "compile"
     row["first_step_s"] = first.wall_s
-    say(f"the first compiled step took {first.wall_s:.3g} s", "measuring")
+    text = f"the first compiled step took {first.wall_s:.3g} s"
+    state.event(text, boundaries.step, "measuring")
     for _ in range(_WARM_STEPS):
         yield "warm"
     yield from alternate(side, lambda ab: row.update(ab=ab), ("eager", "compiled"), 0)
