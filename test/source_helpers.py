@@ -81,3 +81,49 @@ def facts_of_call(call, function_class="", backward=False, before=None):
 
 def tensor(grad=False):
     return torch.linspace(-2, 2, 5).requires_grad_(grad)
+
+
+HEAD = "import torch\nfrom torch.nn import functional as F\n"
+
+
+def spanned(facts, name="span"):
+    span = facts[name]
+    return facts["text"].encode()[span["begin"] : span["end"]].decode()
+
+
+def inline(folder, body, head=HEAD, name="f"):
+    """A module whose function f(x) has `body`; its facts for one call."""
+    lines = "".join(f"    {line}\n" for line in body.split("\n"))
+    module = load(folder, f"{head}def f(x):\n{lines}")
+    return facts_of_call(lambda: getattr(module, name)(tensor()))
+
+
+SWISH = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class Swish(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, i):
+        result = i * torch.sigmoid(i)
+        ctx.save_for_backward(i)
+        return result
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        i = ctx.saved_tensors[0]
+        sigmoid_i = torch.sigmoid(i)
+        return grad_output * (sigmoid_i * (1 + i * (1 - sigmoid_i)))
+
+class M(nn.Module):
+    def forward(self, x):
+        return Swish.apply(x)
+"""
+
+
+def swish_facts(folder, old="", new="", call=None):
+    assert old in SWISH
+    module = load(folder, SWISH.replace(old, new) if old else SWISH)
+    call = call or (lambda module: module.M()(tensor(grad=True)))
+    return facts_of_call(lambda: call(module), "Swish", backward=True)

@@ -1,32 +1,18 @@
-"""python/opfuse/source.py on small modules that were traced as the recorder does."""
+"""python/opfuse/source.py on small modules that were traced as the recorder does: expressions and
+statements."""
 
 import json
 import math
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-from source_helpers import Recorder, facts_of_call, load, tensor
+from conftest import ROOT
+from source_helpers import HEAD, Recorder, facts_of_call, inline, load, spanned, tensor
 
 from opfuse import source
-
-ROOT = Path(__file__).resolve().parent.parent
-HEAD = "import torch\nfrom torch.nn import functional as F\n"
-
-
-def spanned(facts, name="span"):
-    span = facts[name]
-    return facts["text"].encode()[span["begin"] : span["end"]].decode()
-
-
-def inline(folder, body, head=HEAD, name="f"):
-    """A module whose function f(x) has `body`; its facts for one call."""
-    lines = "".join(f"    {line}\n" for line in body.split("\n"))
-    module = load(folder, f"{head}def f(x):\n{lines}")
-    return facts_of_call(lambda: getattr(module, name)(tensor()))
 
 
 def test_an_expression_gives_its_span_and_operations(tmp_path):
@@ -388,257 +374,6 @@ def test_trouble_in_a_users_object_becomes_a_fact(tmp_path, monkeypatch):
     json.dumps(facts)
 
 
-# A custom autograd.Function
-
-SWISH = """
-import torch
-from torch import nn
-from torch.nn import functional as F
-
-class Swish(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, i):
-        result = i * torch.sigmoid(i)
-        ctx.save_for_backward(i)
-        return result
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        i = ctx.saved_tensors[0]
-        sigmoid_i = torch.sigmoid(i)
-        return grad_output * (sigmoid_i * (1 + i * (1 - sigmoid_i)))
-
-class M(nn.Module):
-    def forward(self, x):
-        return Swish.apply(x)
-"""
-
-
-def swish_facts(folder, old="", new="", call=None):
-    assert old in SWISH
-    module = load(folder, SWISH.replace(old, new) if old else SWISH)
-    call = call or (lambda module: module.M()(tensor(grad=True)))
-    return facts_of_call(lambda: call(module), "Swish", backward=True)
-
-
-def test_a_function_is_edited_at_its_call(tmp_path):
-    facts = swish_facts(tmp_path)
-    assert facts["span_kind"] == "function_apply" and spanned(facts) == "Swish.apply(x)"
-    assert facts["qualname"] == "M.forward" and facts["argument_sources"] == ["x"]
-    assert facts["operations"][0]["callee"] == "Function.apply:Swish"
-    assert facts["function_straight_line"], facts["function_problem"]
-    flags = ("jvp", "vmap")
-    assert not any(facts[f"function_has_{flag}"] for flag in flags)
-    assert not facts["function_once_differentiable"] and not facts["function_subclassed"]
-
-
-def test_the_facts_that_the_core_is_tested_with_are_these(tmp_path):
-    stored = json.loads((ROOT / "opfuse" / "rewrite" / "testdata" / "facts.json").read_text())
-    facts = swish_facts(tmp_path)
-    facts["file"] = stored["file"]
-    facts["module_globals"] = [n for n in facts["module_globals"] if not n.startswith("__")]
-    assert facts == stored
-
-
-def test_an_alias_of_apply_is_the_function(tmp_path):
-    facts = swish_facts(tmp_path, "class M(", "swish = Swish.apply\nclass M(", None)
-    module = load(tmp_path, SWISH.replace("class M(", "swish = Swish.apply\nclass M(").replace(
-        "return Swish.apply(x)", "return swish(x + 1)"))  # fmt: skip
-    facts = facts_of_call(lambda: module.M()(tensor(grad=True)), "Swish", backward=True)
-    assert spanned(facts) == "swish(x + 1)" and facts["argument_sources"] == ["x + 1"]
-    assert facts["operations"][0]["arguments"] == ["expr"]
-
-
-@pytest.mark.parametrize(
-    "old, new, problem",
-    [
-        ("        result =", "        if i.numel() > 3: i = i + 0\n        result =",
-         "not an assignment"),
-        ("        ctx.save_for", "        ctx.scale = 2.0\n        ctx.save_for",
-         "it keeps ctx.scale"),
-        ("torch.sigmoid(i)\n        ctx", "torch.sigmoid(i)\n        i.sum().item()\n        ctx",
-         "not an assignment"),
-        ("import torch\n", "import torch\nscale = torch.ones(1)\n", ""),
-        ("1 + i", "scale + i", "it uses scale"),
-        ("        sigmoid_i = ", "        print(1)\n        sigmoid_i = ", "not an assignment"),
-        ("        return grad", "        for _ in range(1): pass\n        return grad",
-         "not an assignment"),
-        ("sigmoid_i = torch.sigmoid(i)", "sigmoid_i = helper(i)", "it calls helper(i)"),
-        ("    @staticmethod\n    def backward",
-         "    @staticmethod\n    @torch.no_grad()\n    def backward",
-         "its backward is decorated"),
-        ("result = i *", "result = i.detach() *", ""),
-    ],
-)  # fmt: skip
-def test_a_function_must_be_straight_line(tmp_path, old, new, problem):
-    assert old in SWISH
-    text = SWISH.replace(old, new)
-    text = text.replace(
-        "class Swish(", "scale = 1\ndef helper(i): return torch.sigmoid(i)\nclass Swish("
-    )
-    module = load(tmp_path, text)
-    with Recorder() as record:
-        module.M()(tensor(grad=True)).sum().backward()
-    names = [operation["op"] for operation in record.operations]
-    first = names.index("aten.sigmoid.default")
-    start = next(
-        i for i, o in enumerate(record.operations)
-        if any(f["function"] == "Swish.forward" for f in o["stack"])
-    )  # fmt: skip
-    site = record.site("Swish")
-    site["operations"] = record.operations[start : first + 2]
-    facts = source.collect_facts([site], record.codes)[0]
-    assert facts["span_problem"] == "" and facts["source_problem"] == ""
-    assert (
-        facts["function_straight_line"] is (problem == "") and problem in facts["function_problem"]
-    )
-
-
-def test_an_operator_without_a_place_in_the_function_is_seen(tmp_path):
-    module = load(tmp_path, SWISH)
-    with Recorder() as record:
-        module.M()(tensor(grad=True)).sum().backward()
-    site = record.site("Swish")
-    site["backward_operations"].pop()
-    facts = source.collect_facts([site], record.codes)[0]
-    assert "no operator was recorded" in facts["function_problem"]
-
-
-@pytest.mark.parametrize(
-    "new, flag",
-    [
-        ("    @staticmethod\n    def jvp(ctx, t): return t\n", "function_has_jvp"),
-        ("    generate_vmap_rule = True\n", "function_has_vmap"),
-        ("    @staticmethod\n    def vmap(info, dims, x): return x, 0\n", "function_has_vmap"),
-        (
-            "    @classmethod\n    def apply(cls, x): return super().apply(x)\n",
-            "function_subclassed",
-        ),
-    ],
-)
-def test_what_a_function_has_beside_forward_and_backward(tmp_path, new, flag):
-    marker = "class Swish(torch.autograd.Function):\n"
-    if flag == "function_subclassed":
-        text = SWISH.replace("class M(", f"class Own(Swish):\n{new}class M(")
-        cls = load(tmp_path, text).Own
-        from opfuse.straightline import function_facts
-
-        site = {"function_class": "Own", "operations": [], "backward_operations": []}
-        assert function_facts(cls, site, {})[flag]
-        assert not function_facts(cls.__mro__[1], site, {})[flag]
-    else:
-        assert swish_facts(tmp_path, marker, marker + new)[flag]
-        assert not swish_facts(tmp_path)[flag]
-
-
-def test_once_differentiable_is_seen(tmp_path):
-    once = "    @staticmethod\n    @torch.autograd.function.once_differentiable\n    def backward"
-    facts = swish_facts(tmp_path, "    @staticmethod\n    def backward", once)
-    assert facts["function_once_differentiable"] and not facts["function_straight_line"]
-
-
-def test_a_swapped_module_is_another_class(tmp_path):
-    """What set_swish() does: the site belongs to the class that ran, not to the attribute."""
-    text = (
-        SWISH + "\nclass Block(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-    )
-    text += "        self.act = M()\n    def forward(self, x):\n        return self.act(x)\n"
-    module = load(tmp_path, text)
-    block = module.Block()
-    facts = facts_of_call(lambda: block(tensor(grad=True)), "Swish", backward=True)
-    assert facts["qualname"] == "M.forward"
-
-
-# Code that takes the old one's place
-
-
-def prepared(folder, text, old, memory, diff, name="_opfuse_silu"):
-    module = load(folder, text)
-    facts = facts_of_call(
-        lambda: module.M().forward(tensor()), "Swish" if "apply(x)" in text else ""
-    )
-    return module, source.prepare_code(
-        facts, text.replace(old, memory), text.replace(old, diff), name
-    )
-
-
-def test_the_edited_code_runs_in_place_of_the_old(tmp_path):
-    module, (running, edited) = prepared(
-        tmp_path, SWISH, "Swish.apply(x)", "_opfuse_silu(x)", "F.silu(x)"
-    )
-    assert running is module.M.forward.__code__ and edited.co_firstlineno == running.co_firstlineno
-    module._opfuse_silu = torch.nn.functional.silu
-    before = module.M()(tensor())
-    module.M.forward.__code__ = edited
-    assert torch.allclose(module.M()(tensor()), before)
-    assert module.M()(tensor(grad=True)).grad_fn.name() == "SiluBackward0"
-
-
-@pytest.mark.parametrize(
-    "memory, diff, problem",
-    [
-        ("_opfuse_silu(x)", "F.silu(x) + 0", "line"),
-        ("_opfuse_silu(x)", "F.silu(x, True)", "line"),
-        ("_opfuse_silu(_opfuse_silu(x))", "F.silu(F.relu(x))", "several names"),
-        ("_opfuse_silu(x", "F.silu(x)", "does not compile"),
-    ],
-)
-def test_a_diff_that_is_not_what_runs_is_refused(tmp_path, memory, diff, problem):
-    with pytest.raises(source.SourceRefused, match=problem):
-        prepared(tmp_path, SWISH, "Swish.apply(x)", memory, diff)
-
-
-def test_an_added_import_and_moved_lines_are_the_same_program():
-    memory = "import torch\ndef f(x):\n\n    return _opfuse_silu(x\n)\n"
-    diff = "import torch\nimport torch_npu\ndef f(x):\n    return torch_npu.npu_silu(x)\n"
-    assert source.program_difference(memory, diff, "_opfuse_silu") == ""
-    lacking = diff.replace("import torch\n", "")
-    assert "lacks import torch" in source.program_difference(memory, lacking, "_opfuse_silu")
-    other = diff.replace("return ", "return -")
-    assert "line 3 is in the diff" in source.program_difference(memory, other, "_opfuse_silu")
-
-
-def test_two_operators_of_one_file_are_told_apart():
-    memory = "import torch.nn.functional as F\ndef f(x):\n    return _opfuse_silu(x)\n"
-    memory += "def g(x):\n    return _opfuse_hardswish(x)\n"
-    diff = memory.replace("_opfuse_", "F.")
-    assert source.program_difference(memory, diff, "_opfuse_silu") == ""
-    one = memory.replace("hardswish", "silu")
-    said = source.program_difference(one, diff, "_opfuse_silu")
-    assert "one operator has several names: F.hardswish, F.silu" in said
-
-
-def test_private_names_and_super_survive(tmp_path):
-    text = """
-import torch
-class B(torch.nn.Module):
-    def forward(self, x): return x
-class M(B):
-    def __k(self): return 2.0
-    def forward(self, x):
-        x = super().forward(x) * self.__k()
-        return x * torch.sigmoid(x)
-"""
-    module, (running, edited) = prepared(
-        tmp_path, text, "x * torch.sigmoid(x)", "_opfuse_silu(x)", "torch.nn.functional.silu(x)"
-    )
-    module._opfuse_silu = torch.nn.functional.silu
-    one = module.M()
-    before = one(tensor())
-    module.M.forward.__code__ = edited
-    assert running.co_freevars == ("__class__",) and torch.allclose(one(tensor()), before)
-
-
-def test_a_stored_plan_finds_the_running_code(tmp_path):
-    module = load(tmp_path, SWISH)
-    entry = {"file": module.__file__, "qualname": "M.forward", "module": "victim", "site": 3}
-    facts = source.facts_of_entry(entry)
-    running, edited = source.prepare_code(facts, SWISH.replace("Swish.apply(x)", "_opfuse_silu(x)"))
-    assert running is module.M.forward.__code__ and "_opfuse_silu" in edited.co_names
-    with pytest.raises(source.SourceRefused, match="found 0"):
-        source.facts_of_entry({**entry, "qualname": "M.backward"})
-
-
 def test_without_columns_there_are_no_positions(tmp_path):
     (tmp_path / "m.py").write_text("import torch\ndef f(x): return x * torch.sigmoid(x)\n")
     script = (
@@ -650,20 +385,6 @@ def test_without_columns_there_are_no_positions(tmp_path):
     command = [sys.executable, "-X", "no_debug_ranges", "-c", script, str(tmp_path), here, python]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True"]
-
-
-def test_the_published_case_is_edited_at_its_call(tmp_path):
-    folder = ROOT / "examples" / "imagenet" / "efficientnet_pytorch"
-    if not (folder / "utils.py").exists():
-        pytest.skip("efficientnet_pytorch is unpacked by make demo")
-    module = load(tmp_path, (folder / "utils.py").read_bytes(), "utils")
-    with Recorder() as record:
-        module.MemoryEfficientSwish()(tensor(grad=True)).sum().backward()
-    facts = source.collect_facts([record.site("SwishImplementation")], record.codes)[0]
-    assert facts["line"] == 80 and spanned(facts) == "SwishImplementation.apply(x)"
-    assert facts["function_straight_line"], facts["function_problem"]
-    assert "F=torch.nn.functional" in facts["module_aliases"]
-    assert len(record.site("SwishImplementation")["backward_operations"]) == 6
 
 
 def arguments_of(facts):
