@@ -39,6 +39,7 @@ void read_site(const Fields& from, Site* to) {
   from.read("rule", &to->rule);
   from.read("calls", &to->calls);
   from.read("function_class", &to->function_class);
+  if (from.has("found_only")) from.read("found_only", &to->found_only);
   from.read("file", &to->file);
   from.read("line", &to->line);
   from.read("chain_file", &to->chain_file);
@@ -273,6 +274,7 @@ Json json_of(const Site& site) {
                {"rule", site.rule},
                {"calls", site.calls},
                {"function_class", site.function_class},
+               {"found_only", site.found_only},
                {"file", site.file},
                {"line", site.line},
                {"chain_file", site.chain_file},

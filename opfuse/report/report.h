@@ -152,6 +152,7 @@ struct Site {
   std::vector<ChainOperator> operators;
   std::vector<ChainOperator> backward_operators;
   std::optional<Refusal> refusal;
+  bool found_only = false;                // of a rule that replaces nothing yet
   std::optional<bool> kept;               // none: not measured
   std::map<std::string, int> shapes;      // "f32[16,32,112,112]" -> calls
   std::vector<std::string> source;        // lines of the file around the edit, as they ran

@@ -224,10 +224,16 @@ void write_levers(const Report& report, Writer* out) {
 }
 
 void write_left_alone(const Report& report, Writer* out) {
-  for (const Site& site : report.sites)
-    if (site.refusal)
+  int64_t chains = 0, calls = 0;
+  for (const Site& site : report.sites) {
+    if (site.found_only) chains += 1, calls += site.calls;
+    if (site.refusal && !site.found_only)
       out->wrapped("  not replaced: ", fmt::format("{} {}: {} ({})", plural(site.calls, "call"),
                                                    site.now, site.refusal->reason, place_of(site)));
+  }
+  if (chains > 0)
+    out->line(fmt::format("  found only: {} ({}) of rules that replace nothing yet, in report.html",
+                          plural(chains, "chain"), plural(calls, "call")));
   constexpr size_t kShown = 5;
   for (size_t i = 0; i < std::min(kShown, report.near_misses.size()); ++i) {
     const NearMiss& miss = report.near_misses[i];

@@ -46,6 +46,26 @@ TEST(Terminal, ARefusalSaysWhatWhyAndWhatNext) {
   EXPECT_THAT(text, HasSubstr("next: Why, in full: `opfuse explain utils.py:80`."));
 }
 
+TEST(Terminal, ChainsOfRulesThatReplaceNothingAreOneLine) {
+  Report report = report_of("tuned");
+  for (int calls : {16, 1}) {
+    Site& site = report.sites.emplace_back(report.sites[0]);
+    site.found_only = true;
+    site.calls = calls;
+    site.refusal = Refusal{0, "a reason that few want", ""};
+  }
+  const std::string text = terminal_text(report);
+  EXPECT_THAT(text, HasSubstr("found only: 2 chains (17 calls) of rules that replace nothing yet"));
+  EXPECT_THAT(text, Not(HasSubstr("a reason that few want")));
+  report.sites.back().found_only = false;
+  EXPECT_THAT(terminal_text(report), HasSubstr("not replaced: 1 call x*sigmoid(x): a reason"));
+
+  const auto back = parse_report(report_to_json(report), "report.json");
+  ASSERT_TRUE(back.ok());
+  EXPECT_TRUE(back->sites[1].found_only);
+  EXPECT_FALSE(back->sites[2].found_only);
+}
+
 TEST(Terminal, SeveralSitesShareTheirLines) {
   Report tuned = report_of("tuned");
   tuned.sites.push_back(tuned.sites[0]);

@@ -167,6 +167,7 @@ Json sites_json(const Analysis& analysis) {
   Json list = Json::array();
   for (const auto& site : analysis.sites) {
     list.push_back(site_json(analysis, site));
+    list.back()["found_only"] = !match::never_replaced(*site.rule).empty();
     const auto& targets = site.rule->targets;
     list.back()["own"] = std::any_of(targets.begin(), targets.end(), [](const auto& target) {
       return target.op.starts_with("opfuse.");

@@ -288,8 +288,8 @@ class Tuner:
             )
         sites = [self._failed.get(site["id"], site) for site in plan["sites"]]
         self.state.result.update(plan=plan["plan"], diffs=plan["diffs"], sites=sites)
-        for site in sites if not self._failed else ():
-            self.state.event(wording.site(site), self.boundaries.step)
+        for text in wording.sites(sites) if not self._failed else ():
+            self.state.event(text, self.boundaries.step)
         if not plan["memory"]:
             reasons = sorted({wording.refusal(site) for site in sites})
             raise Done("refused", "; ".join(reasons) or "no site can be edited")

@@ -16,6 +16,16 @@ def where(site: dict[str, Any]) -> str:
     return f"{text} (via {'' if chain[0] == name else chain[0]}:{chain[1]})"
 
 
+def sites(found: list[dict[str, Any]]) -> list[str]:
+    """A line for each site, and one for all those whose rules replace nothing yet."""
+    lines = [site(one) for one in found if not one.get("found_only")]
+    if only := [one for one in found if one.get("found_only")]:
+        calls = sum(one["calls"] for one in only)
+        lines.append(f"found only: {len(only)} more chain{'s' if len(only) != 1 else ''}, "
+                     f"{calls} calls, of rules that replace nothing yet")  # fmt: skip
+    return lines
+
+
 def site(site: dict[str, Any]) -> str:
     calls = f"{site['calls']} call{'s' if site['calls'] != 1 else ''}"
     if site["status"] == "planned":
