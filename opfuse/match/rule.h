@@ -89,6 +89,11 @@ struct Target {
                          // when unknown
   // What Python passes, in call order: "x", "[n]", "cast=\"input\"". Empty: `arguments`.
   std::vector<std::string> python_arguments;
+  // The same where the chain stands in a captured graph; "" and empty as for an edit of the source.
+  // "@convolution.stride" is the argument `stride` of the chain's operator aten.convolution; with
+  // "?" at the end None where the chain has no such operator.
+  std::string graph;
+  std::vector<std::string> graph_arguments;
 };
 
 struct Rule {

@@ -326,7 +326,11 @@ class RuleParser : RuleReader {
     while (!eat(TokenKind::kDedent)) {
       if (eat("python")) {
         OPFUSE_TRY(target->python, dotted("how Python calls it"));
-        if (eat("(")) OPFUSE_TRY_STATUS(python_arguments(target));
+        if (eat("(")) OPFUSE_TRY_STATUS(call_arguments(&target->python_arguments));
+      } else if (eat("graph")) {
+        OPFUSE_TRY(target->graph, dotted("what a captured graph calls"));
+        OPFUSE_TRY_STATUS(expect("("));
+        OPFUSE_TRY_STATUS(call_arguments(&target->graph_arguments));
       } else if (eat("backward")) {
         size_t begin = peek().offset;
         OPFUSE_TRY(std::string op, dotted("the backward operator"));
@@ -338,7 +342,7 @@ class RuleParser : RuleReader {
         std::string_view source = text_.substr(begin, peek().offset - begin);
         target->backward = std::string(source.substr(0, source.find(')') + 1));
       } else {
-        return fail("python or backward");
+        return fail("python, graph or backward");
       }
       OPFUSE_TRY_STATUS(expect(TokenKind::kNewline, "the end of the line"));
     }
@@ -346,17 +350,25 @@ class RuleParser : RuleReader {
   }
 
   // python opfuse.functional.rms_norm(x, weight, eps, cast="input"), after the parenthesis.
-  Status python_arguments(Target* target) {
+  Status call_arguments(std::vector<std::string>* arguments) {
     while (!eat(")")) {
-      OPFUSE_TRY(std::string argument, target_argument());
+      OPFUSE_TRY(std::string argument, is("@") ? node_argument() : target_argument());
       if (eat("=")) {
-        OPFUSE_TRY(const std::string value, target_argument());
+        OPFUSE_TRY(const std::string value, is("@") ? node_argument() : target_argument());
         argument += "=" + value;
       }
-      target->python_arguments.push_back(std::move(argument));
+      arguments->push_back(std::move(argument));
       if (!eat(",") && !is(")")) return fail("',' or ')'");
     }
     return ok_status();
+  }
+
+  // @convolution.stride, @constant_pad_nd.pad?
+  Result<std::string> node_argument() {
+    ++at_;
+    OPFUSE_TRY(const std::string name, dotted("an operator and one of its arguments"));
+    if (name.find('.') == name.npos) return fail("'.' and an argument of the operator");
+    return "@" + name + (eat("?") ? "?" : "");
   }
 
   Result<std::string> target_argument() {

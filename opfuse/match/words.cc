@@ -88,8 +88,12 @@ std::string found_only(const Rule& rule) {
 
 std::string never_replaced(const Rule& rule) {
   if (std::string reason = found_only(rule); !reason.empty()) return reason;
-  if (std::ranges::none_of(rule.targets, [](const Target& t) { return !t.python.empty(); }))
-    return "no target has a Python name that an edit could call";
+  const auto has = [&](std::string Target::* callee) {
+    return std::ranges::any_of(rule.targets, [&](const Target& t) { return !(t.*callee).empty(); });
+  };
+  if (!has(&Target::python) && has(&Target::graph))
+    return "replaced in captured graphs alone (opfuse.backend.optimize)";
+  if (!has(&Target::python)) return "no target has a Python name that an edit could call";
   return "";
 }
 

@@ -6,6 +6,7 @@
 
 #include "opfuse/rewrite/compose.h"
 #include "opfuse/rewrite/legality.h"
+#include "opfuse/rewrite/target.h"
 
 namespace opfuse::rewrite {
 namespace {
@@ -17,24 +18,6 @@ Refused refuse(int row, std::string reason) {
   return Refusal{row, std::move(reason), graph::kNone};
 }
 
-// 0 native, 1 ours, 2 a vendor's: the order in which targets are tried.
-int target_kind(const match::Target& target) {
-  return target.op.starts_with("aten.") ? 0 : target.op.starts_with("opfuse.") ? 1 : 2;
-}
-
-bool takes_dtypes(const match::Target& target, const graph::Graph& graph,
-                  const match::MatchReport& report, const match::Site& site) {
-  if (target.dtypes.empty()) return true;
-  for (const int index : site.matches)
-    for (const graph::ValueId input : report.matches[index].inputs) {
-      if (input == graph::kNone) continue;
-      const DType dtype = graph.values[input].meta.dtype;
-      if (std::find(target.dtypes.begin(), target.dtypes.end(), dtype) == target.dtypes.end())
-        return false;
-    }
-  return true;
-}
-
 // What one site is planned from.
 struct SiteInput {
   const graph::Graph& graph;
@@ -43,76 +26,6 @@ struct SiteInput {
   const SiteFacts& facts;
   const PlanOptions& options;
 };
-
-const match::Target* vendor_target(const match::Rule& rule, std::string_view vendor) {
-  for (const match::Target& target : rule.targets)
-    if (target.python.starts_with(fmt::format("{}.", vendor))) return &target;
-  return nullptr;
-}
-
-// The target that runs here; null and a refusal when there is none.
-const match::Target* choose_target(const SiteInput& in, Refused* refusal) {
-  const match::Rule& rule = *in.site.rule;
-  const match::Target* best = nullptr;
-  bool own = false;  // it has one of opfuse's, which is not to be used
-  const match::Target* const asked = vendor_target(rule, in.options.target_vendor);
-  for (const match::Target& target : rule.targets) {
-    const int kind = target_kind(target);
-    // Ours run small operators where they have no kernel: they win nothing there.
-    const bool here = target.device.empty() ? kind == 0 || (kind == 1 && in.options.device == "cpu")
-                                            : target.device == in.options.device;
-    const bool unasked = kind == 1 && !in.options.own_operators && !target.python.empty();
-    own = own || (here && unasked);
-    if (!here || unasked) continue;
-    // A native target raises outside the rule's domain; an own one runs the composition there.
-    const bool total = kind == 1 || rule.domain.empty();
-    if (in.options.strict && !total) {
-      *refusal =
-          refuse(14, fmt::format("--strict: {} is only for {} inputs, where the chain takes any",
-                                 target.op, rule.domain));
-      continue;
-    }
-    if (!takes_dtypes(target, in.graph, in.report, in.site)) continue;
-    if (&target == asked) return asked;
-    if (!best || kind < target_kind(*best)) best = &target;
-  }
-  if (!best && !*refusal && own)
-    *refusal =
-        refuse(0, "it becomes an operator of opfuse's library; --levers ops,library takes it");
-  if (!best && !*refusal)
-    *refusal = refuse(
-        18, fmt::format("{} has no target for {} and these dtypes", rule.name, in.options.device));
-  if (best && best->python.empty()) {
-    *refusal = refuse(0, fmt::format("{} has no Python name", best->op));
-    return nullptr;
-  }
-  return best;
-}
-
-Refused refusal_from_matches(const SiteInput& in, match::Equivalence* weakest) {
-  for (const int index : in.site.matches) {
-    const match::Match& match = in.report.matches[index];
-    if (!match.refusals.empty()) return match.refusals.front();
-    *weakest = std::max(*weakest, match.equivalence);
-  }
-  // Silently another value at infinities: never without being asked for.
-  if (in.site.rule->domain.ends_with("finite")) {
-    *weakest = std::max(*weakest, match::Equivalence::kE2);
-    if (*weakest > in.options.allow && *weakest < match::Equivalence::kE3)
-      return refuse(28,
-                    "infinities, and numbers near the dtype's largest, would become another "
-                    "infinity or NaN; --allow E2 takes it");
-  }
-  if (*weakest >= match::Equivalence::kE3)
-    return refuse(29, fmt::format("written like this it is another function at some inputs (class "
-                                  "{}), which no flag allows",
-                                  match::equivalence_name(*weakest)));
-  if (*weakest > in.options.allow)
-    return refuse(
-        0, fmt::format("the replacement is of class {}; --allow {} takes it",
-                       match::equivalence_name(*weakest), match::equivalence_name(*weakest)));
-  return {};
-}
 
 // Numbers without a text in the source are written into the edit: those of the first call.
 bool same_numbers(const SiteInput& in, size_t call, const std::vector<std::string>& texts) {
@@ -228,12 +141,13 @@ Replacement plan_site(const SiteInput& in, Refused* refusal) {
   Replacement replacement;
   const match::Rule& rule = *in.site.rule;
   match::Equivalence weakest = match::Equivalence::kE0;
-  if ((*refusal = refusal_from_matches(in, &weakest))) return replacement;
+  if ((*refusal = refusal_from_matches(in.report, in.site, in.options, &weakest)))
+    return replacement;
   if ((*refusal = refusal_from_facts(in.facts))) return replacement;
   const SpanProof proof = prove_all(in);
   if ((*refusal = proof.refusal)) return replacement;
   if ((*refusal = foreign_operator(in.graph, in.report, in.site, in.facts))) return replacement;
-  const match::Target* here = choose_target(in, refusal);
+  const match::Target* here = choose_target(in.graph, in.report, in.site, in.options, refusal);
   if (!here) return replacement;
   refusal->reset();  // a target that was passed over
   const match::Target* written = here;
@@ -315,8 +229,7 @@ Plan make_plan(const graph::Graph& graph, const match::MatchReport& report,
                                   [&](const SiteFacts& fact) { return fact.site == site->id; });
     match::Equivalence weakest = match::Equivalence::kE0;
     if (own == facts.end()) {
-      const SiteFacts none;
-      refusal = refusal_from_matches({graph, report, *site, none, options}, &weakest);
+      refusal = refusal_from_matches(report, *site, options, &weakest);
       if (!refusal) refusal = refuse(36, "nothing is known of its source");
       plan.refused.push_back({site->id, *refusal});
       continue;

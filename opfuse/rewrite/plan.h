@@ -61,6 +61,7 @@ struct PlanOptions {
   bool strict = false;         // only total targets
   bool own_operators = false;  // those of opfuse.functional may be put in: asked for, and built
   match::Equivalence allow = match::Equivalence::kE1;
+  bool captured = false;  // the call stands in a captured graph, not in the source
 };
 
 // Legality from the facts, then the edits. One SiteFacts per site that is still legal.

@@ -25,9 +25,17 @@ inline match::Rule silu_rule() {
   rule.name = "silu";
   rule.parameters = {{"x", "T", true, false}};
   rule.domain = "floating";
-  match::Target vendor{"torch_npu.npu_silu", {"x"}, "npu", {}, "torch_npu.npu_silu", "", {}};
+  auto composition = graph::parse_graph(
+      "%x: f32[4]\n%s: f32[4] = aten.sigmoid(%x)\n%y: f32[4] = aten.mul.Tensor(%x, %s)\n"
+      "return %y\n",
+      graph::SchemaTable::builtin());
+  EXPECT_TRUE(composition.ok());
+  rule.composition.graph = std::move(*composition);
+  match::Target vendor{
+      "torch_npu.npu_silu", {"x"}, "npu", {}, "torch_npu.npu_silu", "", {}, "", {}};
   match::Target native{
-      "aten.silu", {"x"}, "", {}, "torch.nn.functional.silu", "aten.silu_backward(grad, x)", {}};
+      "aten.silu", {"x"}, "", {}, "torch.nn.functional.silu", "aten.silu_backward(grad, x)",
+      {},          "",    {}};
   rule.targets = {vendor, native};
   return rule;
 }

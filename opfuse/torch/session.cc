@@ -100,6 +100,7 @@ const std::map<std::string, Session::Method>& Session::methods() {
       {"print", &Session::print},
       {"release_values", &Session::release_values},
       {"forget", &Session::forget},
+      {"match_captured", &Session::match_captured},
   };
   return table;
 }

@@ -57,6 +57,8 @@ class Session {
   // Drops what only a replay reads; the graph stays.
   Result<Json> release_values(const Json& request);
   Result<Json> forget(const Json& request);
+  // {text, rules, device, allow} -> the chains of a captured graph (session_captured.cc).
+  Result<Json> match_captured(const Json& request);
 
   Result<Step*> step(const Json& request, const char* key = "record");
   Result<Analysis*> analysis_of(Step* step);
@@ -70,6 +72,8 @@ class Session {
 
   Json config_ = Json::object();
   match::Rulebook rulebook_;
+  std::optional<match::Rulebook> captured_rulebook_;  // of the last call of match_captured
+  std::vector<std::string> captured_rules_;
   bool opened_ = false;
   int next_record_ = 1;
   std::map<int, Step> steps_;

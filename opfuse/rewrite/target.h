@@ -1,0 +1,34 @@
+#pragma once
+// Which target of its rule a chain becomes here, or why none.
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "opfuse/rewrite/plan.h"
+
+namespace opfuse::rewrite {
+
+// 0 native, 1 ours, 2 a vendor's: the order in which targets are tried.
+int target_kind(const match::Target& target);
+
+// The target that Python calls from this vendor's package ("torch_npu"); null when there is none.
+const match::Target* vendor_target(const match::Rule& rule, std::string_view vendor);
+
+// What is called, and with what: by an edit of the source, or in a captured graph.
+const std::string& callee_of(const match::Target& target, const PlanOptions& options);
+const std::vector<std::string>& written_arguments(const match::Target& target,
+                                                  const PlanOptions& options);
+
+// The target that runs here; null and a refusal when there is none.
+const match::Target* choose_target(const graph::Graph& graph, const match::MatchReport& report,
+                                   const match::Site& site, const PlanOptions& options,
+                                   std::optional<match::Refusal>* refusal);
+
+// What the graph forbids, and classes that were not allowed. `weakest` becomes the weakest class.
+std::optional<match::Refusal> refusal_from_matches(const match::MatchReport& report,
+                                                   const match::Site& site,
+                                                   const PlanOptions& options,
+                                                   match::Equivalence* weakest);
+
+}  // namespace opfuse::rewrite
