@@ -173,6 +173,8 @@ LOOKALIKES = {
     "EpsOutsideTheRoot": "eps is added to the root",
     "DimensionFromTheFront": "counted from the front",
     "CastAfterTheWeight": "not the whole value of its statement",
+    "CastOfNothing": "they may differ at another call",
+    "CastOfTheResult": "they may differ at another call",
     "EpsOfAProperty": "property",
     "TwoNumbers": "was recorded as",
     "OtherOrder": "another order",
@@ -187,6 +189,13 @@ def refused(tmp_path_factory, library, project) -> Finished:
     program = Program(tmp_path_factory.mktemp("lookalikes"), library)
     command = [sys.executable, "main.py", 6, ",".join(LOOKALIKES), "lookalikes"]
     return program("tune", *ALL, "--dry-run", cwd=project, command=command)
+
+
+def test_casts_that_end_in_the_dtype_of_the_input_are_replaced(program, project):
+    command = [sys.executable, "main.py", 6, "CastBack", "lookalikes"]
+    run = program("tune", "--dry-run", cwd=project, command=command)
+    assert run.returncode == 0, run.stderr
+    assert "+        return F.silu(x)" in (run.report_dir / "changes.diff").read_text()
 
 
 @pytest.mark.parametrize("name", LOOKALIKES)

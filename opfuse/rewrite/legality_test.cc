@@ -93,6 +93,54 @@ INSTANTIATE_TEST_SUITE_P(
                  [](Case& c) { c.facts.operations[1].arguments[0] = "const:2.0"; }}),
     [](const auto& info) { return info.param.name; });
 
+// `x.float() * torch.sigmoid(x.float())`, where x is f32 in the record.
+void cast_operands(Case& c) {
+  std::vector<OperationFact>& operations = c.facts.operations;
+  const OperationFact cast{operations[0].span, "Tensor.float", {"read:x"}};
+  operations = {cast, operations[0], cast, operations[1]};
+  operations[1].arguments = {"op:0"};
+  operations[3].arguments = {"op:2", "op:1"};
+}
+
+// The value of the above, cast to `dtype` at last.
+void cast_back(Case& c, const std::string& dtype) {
+  cast_operands(c);
+  c.facts.operations.push_back({c.facts.span, "Tensor.to", {"op:3", dtype}});
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Casts, Legality,
+    ::testing::Values(Refusing{"OfOperands", 16, "the dtype of f32, the fused operator's that of x",
+                               cast_operands},
+                      Refusing{"OfTheResult", 16, "they may differ at another call",
+                               [](Case& c) { cast_back(c, "dtype:float32"); }},
+                      Refusing{"OfOneOperand", 16, "the dtype of f32 and x",
+                               [](Case& c) {
+                                 cast_operands(c);
+                                 c.facts.operations[3].arguments = {"read:x", "op:1"};
+                               }},
+                      Refusing{"OfAnotherValue", 36, "another value than the one recorded",
+                               [](Case& c) {
+                                 cast_operands(c);
+                                 c.facts.operations[3].arguments = {"op:1", "op:1"};
+                               }},
+                      Refusing{"ToAnotherDtype", 36, "another value than the one recorded",
+                               [](Case& c) {
+                                 cast_operands(c);
+                                 c.facts.operations[0] = {c.facts.operations[0].span,
+                                                          "Tensor.to",
+                                                          {"read:x", "dtype:bfloat16"}};
+                               }},
+                      Refusing{"ToNoFloatingDtype", 36, "not known",
+                               [](Case& c) { cast_back(c, "dtype:int64"); }}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(LegalityTwins, CastsBackToTheDtypeOfTheInputArePlanned) {
+  Case back = Case::inline_case();
+  cast_back(back, "dtypeof:read:x");
+  EXPECT_EQ(back.refusal().row, -1) << back.refusal().reason;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Function, Legality,
     ::testing::Values(

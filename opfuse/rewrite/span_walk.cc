@@ -3,59 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "opfuse/graph/schema.h"
+#include "opfuse/rewrite/span_dtypes.h"
+#include "opfuse/rewrite/span_source.h"
 
 namespace opfuse::rewrite {
 namespace {
 
 using match::Refusal;
 using Refused = std::optional<Refusal>;
-
-// Operations of the source by the last part of what they call, and the recorded operator.
-struct Spelled {
-  std::string_view callee;  // "truediv"
-  std::string_view op;      // "aten." + this
-};
-
-// Callees that make exactly the operator of their own name, whatever their arguments.
-constexpr std::array kOwnName = {
-    "sigmoid", "mul",       "add",       "sub",      "div",      "neg",         "exp",
-    "tanh",    "pow",       "sqrt",      "rsqrt",    "erf",      "log",         "log1p",
-    "abs",     "square",    "sin",       "cos",      "expm1",    "silu",        "reciprocal",
-    "clamp",   "clamp_min", "clamp_max", "hardtanh", "softplus", "hardsigmoid", "mean",
-    "sum",     "amax",      "logsumexp", "gelu",     "maximum",  "minimum"};
-constexpr std::array kSynonyms = {
-    Spelled{"multiply", "mul"},     Spelled{"truediv", "div"},
-    Spelled{"divide", "div"},       Spelled{"subtract", "sub"},
-    Spelled{"true_divide", "div"},  Spelled{"negative", "neg"},
-    Spelled{"clip", "clamp"},       Spelled{"relu6", "hardtanh"},
-    Spelled{"expit", "sigmoid"},    Spelled{"matmul", "mm"},
-    Spelled{"softmax", "_softmax"}, Spelled{"log_softmax", "_log_softmax"}};
-// They cast, and record nothing where the dtype is that already.
-constexpr std::array kCasts = {"to", "float", "type_as"};
-constexpr std::array kNamespaces = {"torch.", "Tensor.", "operator.", "torch.nn.functional.",
-                                    "torch.special."};
-
-bool is_one_of(std::string_view name, const auto& names) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-// "torch.sigmoid" -> "sigmoid"; "" when the callee is not one of torch's own.
-std::string_view own_name(std::string_view callee) {
-  const size_t dot = callee.rfind('.');
-  if (dot == callee.npos || !is_one_of(callee.substr(0, dot + 1), kNamespaces)) return "";
-  return callee.substr(dot + 1);
-}
-
-// The operator that a callee is known to be alone.
-std::string_view operator_of(std::string_view callee) {
-  const std::string_view name = own_name(callee);
-  for (const Spelled& synonym : kSynonyms)
-    if (synonym.callee == name) return synonym.op;
-  return is_one_of(name, kOwnName) ? name : "";
-}
 
 // "aten.mul.Tensor" -> "mul"; "" outside aten.
 std::string_view base_name(std::string_view op) {
@@ -64,18 +21,7 @@ std::string_view base_name(std::string_view op) {
   return op.substr(0, op.find('.'));
 }
 
-std::optional<double> constant_of(std::string_view argument) {
-  if (!argument.starts_with("const:")) return {};
-  const std::string text(argument.substr(6));
-  char* end = nullptr;
-  const double value = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end ||
-      std::string_view("0123456789.-").find(text[0]) == std::string_view::npos)
-    return {};
-  return value;
-}
-
-std::optional<double> constant_of(const graph::Graph& graph, const graph::Input& input) {
+std::optional<double> recorded_constant(const graph::Graph& graph, const graph::Input& input) {
   if (input.kind == graph::InputKind::kTensor)
     return input.values[0] == graph::kNone ? std::nullopt
                                            : graph.values[input.values[0]].meta.number;
@@ -86,16 +32,14 @@ std::optional<double> constant_of(const graph::Graph& graph, const graph::Input&
   return {};
 }
 
-// An argument of the source: "keepdim=const:True" by name, others by position.
-struct Argument {
-  std::string name, value;
+// What an operation of the source gives.
+struct Result {
+  graph::ValueId value = graph::kNone;
+  DTypeSources dtype;
+  // A cast of a name that no parameter has yet: the value is known at its first use.
+  std::string cast_of = {};
+  DType cast_to = DType::kUnknown;
 };
-
-Argument split(const std::string& text) {
-  const size_t equal = text.find('=');
-  if (equal == text.npos || text.find(':') < equal) return {"", text};
-  return {text.substr(0, equal), text.substr(equal + 1)};
-}
 
 // Walks the span's operations beside the recorded ones.
 class SpanWalk {
@@ -112,11 +56,12 @@ class SpanWalk {
     if (facts_.operations.empty() || facts_.operations.back().span.begin != facts_.span.begin ||
         facts_.operations.back().span.end != facts_.span.end)
       return fail("its last operation is not the whole expression");
-    if (match_.outputs.size() != 1 || match_.outputs[0] != results_.back())
+    if (match_.outputs.size() != 1 || match_.outputs[0] != results_.back().value)
       return fail("its value is not the value of the chain");
     for (size_t i = 0; i < names_.size(); i++)
       if (match_.inputs[i] != graph::kNone && names_[i].empty())
         return fail(fmt::format("input {} of the rule is not read in the source", i + 1));
+    if (!same_result_dtype()) return {refusal_, {}, {}};
     std::sort(expressions_.begin(), expressions_.end());
     std::vector<int> order;
     for (const auto& one : expressions_) order.push_back(one.second);
@@ -137,9 +82,23 @@ class SpanWalk {
     return false;
   }
 
+  // A cast that changed nothing in the recorded calls may change the dtype at another one.
+  bool same_result_dtype() {
+    const DTypeSources target = composition_dtype(match_);
+    const DTypeSources& here = results_.back().dtype;
+    if (here == target) return true;
+    refusal_ = Refusal{16,
+                       fmt::format("its result has the dtype of {}, the fused operator's that of "
+                                   "{}: they may differ at another call",
+                                   here.words(names_), target.words(names_)),
+                       match_.nodes.back()};
+    return false;
+  }
+
   bool account(const OperationFact& operation) {
+    dtype_ = {};
     const std::string_view own = own_name(operation.callee);
-    if (is_one_of(own, kCasts)) return account_cast(operation);
+    if (is_cast(own)) return account_cast(operation);
     const std::string_view name = operator_of(operation.callee);
     if (name.empty()) return stop(fmt::format("\"{}\" is not a known operator", operation.callee));
     if (next_ == match_.nodes.size())
@@ -161,7 +120,7 @@ class SpanWalk {
     if (recorded != name)
       return stop(fmt::format("\"{}\" was recorded as {}", operation.callee, node.op));
     for (size_t i = 0; i < arguments.size(); i++)
-      if (!account_argument(operation, node, i, split(arguments[i]))) return false;
+      if (!account_argument(operation, node, i, split_argument(arguments[i]))) return false;
     return finish(node);
   }
 
@@ -185,7 +144,7 @@ class SpanWalk {
   bool same_dimension(const std::string& argument, const graph::Node& node, size_t index) {
     std::string text = argument;
     if (text.starts_with("list:") && text.find(',') == text.npos) text = "const:" + text.substr(5);
-    const auto source = constant_of(text), recorded = constant_of(graph_, node.inputs[index]);
+    const auto source = constant_of(text), recorded = recorded_constant(graph_, node.inputs[index]);
     const graph::ValueId of = node.inputs[0].values[0];
     const double rank = static_cast<double>(graph_.values[of].meta.shape.size());
     if (!source || !recorded || (*source != *recorded && *source + rank != *recorded))
@@ -197,52 +156,67 @@ class SpanWalk {
 
   // Where the dtype is that already, nothing is recorded: the value is what was cast.
   bool account_cast(const OperationFact& operation) {
+    const DType wanted = cast_dtype(operation);
+    if (wanted == DType::kUnknown)
+      return refusal_ ? false : stop("a cast to a dtype that is not known");
+    const std::string& argument = operation.arguments[0];
+    const graph::ValueId operand = value_of(argument);
+    const bool recorded = next_ < match_.nodes.size() &&
+                          base_name(graph_.nodes[match_.nodes[next_]].op) == "_to_copy";
+    if (operand == graph::kNone) {
+      if (!argument.starts_with("read:"))
+        return stop("a cast of something else than a value of the chain");
+      if (!recorded) {
+        results_.push_back({graph::kNone, dtype_, argument.substr(5), wanted});
+        return true;
+      }
+      return account_recorded_cast(argument, wanted);
+    }
+    if (graph_.values[operand].meta.dtype != wanted)
+      return recorded ? account_recorded_cast(argument, wanted)
+                      : stop("a cast was recorded as something else");
+    results_.push_back({operand, dtype_});
+    return true;
+  }
+
+  // The dtype that is cast to, in the recorded call and (dtype_) at every call.
+  DType cast_dtype(const OperationFact& operation) {
     const std::vector<std::string>& arguments = operation.arguments;
     const std::string_view own = own_name(operation.callee);
-    const bool known = own == "float" ? arguments.size() == 1
-                                      : arguments.size() == 2 &&
-                                            (arguments[1].starts_with("dtype") || own == "type_as");
-    if (!known) return stop(fmt::format("\"{}\" is not called with a dtype", operation.callee));
-    const graph::ValueId operand = value_of(arguments[0]);
-    if (operand == graph::kNone) return stop("a cast of something else than a value of the chain");
-    const DType from = graph_.values[operand].meta.dtype;
-    DType wanted = DType::kF32;
-    if (own == "to" && arguments[1].starts_with("dtype:")) {
-      wanted = parse_dtype(arguments[1].substr(6));
-    } else if (own != "float") {
+    DType wanted = DType::kUnknown;
+    if (own == "float" && arguments.size() == 1) {
+      wanted = DType::kF32;
+    } else if (own != "float" && arguments.size() == 2 && arguments[1].starts_with("dtype:")) {
+      wanted = dtype_named(arguments[1].substr(6));
+    } else if (own != "float" && arguments.size() == 2) {
       const bool by_name = arguments[1].starts_with("dtypeof:");
-      const graph::ValueId like = value_of(by_name ? arguments[1].substr(8) : arguments[1]);
-      if (like == graph::kNone) return stop("a cast to a dtype that is not known");
-      wanted = graph_.values[like].meta.dtype;
+      return dtype_like(by_name ? arguments[1].substr(8) : arguments[1], by_name, own);
+    } else {
+      stop(fmt::format("\"{}\" is not called with a dtype", operation.callee));
     }
-    if (wanted == from) {
-      if (operand == match_.outputs[0] && match_.spelling != nullptr && !casts_last())
-        return stop("its result is cast, which the fused operator does earlier");
-      results_.push_back(operand);
-      return true;
+    dtype_ = DTypeSources::fixed(wanted);
+    return wanted;
+  }
+
+  DType dtype_like(const std::string& argument, bool by_name, std::string_view own) {
+    if (!by_name && own != "type_as") {
+      stop(fmt::format("\"{}\" is not called with a dtype", own));
+      return DType::kUnknown;
     }
-    if (next_ == match_.nodes.size() ||
-        base_name(graph_.nodes[match_.nodes[next_]].op) != "_to_copy")
-      return stop("a cast was recorded as something else");
+    const graph::ValueId like = value_of(argument);
+    if (like == graph::kNone) return DType::kUnknown;
+    dtype_ = dtype_of(argument);
+    return graph_.values[like].meta.dtype;
+  }
+
+  bool account_recorded_cast(const std::string& argument, DType wanted) {
     const graph::Node& node = graph_.nodes[match_.nodes[next_]];
-    if (node.inputs[0].values[0] != operand || graph_.values[node.outputs[0]].meta.dtype != wanted)
+    if (graph_.values[node.outputs[0]].meta.dtype != wanted)
       return stop("a cast was recorded as another one");
+    const DTypeSources result = dtype_;
+    if (!same(argument, node.inputs[0])) return false;
+    dtype_ = result;
     return finish(node);
-  }
-
-  static DType parse_dtype(std::string_view name) {
-    if (name == "float32" || name == "float") return DType::kF32;
-    if (name == "bfloat16") return DType::kBF16;
-    if (name == "float16" || name == "half") return DType::kF16;
-    return name == "float64" || name == "double" ? DType::kF64 : DType::kUnknown;
-  }
-
-  // The way of writing the rule ends in a cast, or it has no further operand to cast before.
-  bool casts_last() const {
-    const std::vector<graph::Node>& nodes = match_.spelling->graph.nodes;
-    const bool has_casts = std::any_of(
-        nodes.begin(), nodes.end(), [](const graph::Node& node) { return node.op == "rule.to"; });
-    return !has_casts || (!nodes.empty() && nodes.back().op == "rule.to");
   }
 
   // `c / x` is recorded as mul(reciprocal(x), c).
@@ -259,25 +233,35 @@ class SpanWalk {
 
   bool finish(const graph::Node& node) {
     if (node.outputs.size() != 1) return stop(fmt::format("{} has several results", node.op));
-    results_.push_back(node.outputs[0]);
+    results_.push_back({node.outputs[0], dtype_});
     next_++;
     return true;
   }
 
-  // The value that a name of the source or an operation has; kNone for anything else.
-  graph::ValueId value_of(const std::string& argument) {
-    if (argument.starts_with("op:")) {
-      const size_t index = std::strtoul(argument.c_str() + 3, nullptr, 10);
-      return index < results_.size() ? results_[index] : graph::kNone;
-    }
-    if (!argument.starts_with("read:")) return graph::kNone;
-    const std::string name = argument.substr(5);
+  const Result* result_of(const std::string& argument) const {
+    const size_t index = std::strtoul(argument.c_str() + 3, nullptr, 10);
+    return argument.starts_with("op:") && index < results_.size() ? &results_[index] : nullptr;
+  }
+
+  std::optional<size_t> parameter_named(const std::string& name) const {
     for (size_t i = 0; i < names_.size(); i++)
-      if (names_[i] == name) return match_.inputs[i];
-    // Its first use is the cast: it is the one input that no name stands for yet, or the first.
-    if (next_ == 0 && !match_.inputs.empty() && same_read(name, match_.inputs[0]))
-      return match_.inputs[0];
-    return graph::kNone;
+      if (names_[i] == name && match_.inputs[i] != graph::kNone) return i;
+    return {};
+  }
+
+  // The value that a name of the source or an operation has; kNone for anything else, and for a
+  // name that no parameter has yet.
+  graph::ValueId value_of(const std::string& argument) const {
+    if (const Result* result = result_of(argument)) return result->value;
+    if (!argument.starts_with("read:")) return graph::kNone;
+    const auto parameter = parameter_named(argument.substr(5));
+    return parameter ? match_.inputs[*parameter] : graph::kNone;
+  }
+
+  // Of an argument that has a value.
+  DTypeSources dtype_of(const std::string& argument) const {
+    if (const Result* result = result_of(argument)) return result->dtype;
+    return DTypeSources::parameter(*parameter_named(argument.substr(5)));
   }
 
   bool is_number(const std::string& argument) const {
@@ -287,10 +271,10 @@ class SpanWalk {
 
   bool same(const std::string& argument, const graph::Input& input) {
     if (argument.starts_with("read:"))
-      if (const auto recorded = constant_of(graph_, input))
+      if (const auto recorded = recorded_constant(graph_, input))
         return same_number(argument.substr(5), *recorded);
     if (const auto constant = constant_of(argument)) {
-      const auto recorded = constant_of(graph_, input);
+      const auto recorded = recorded_constant(graph_, input);
       return (recorded && *recorded == *constant) ||
              stop("a constant was recorded as something else");
     }
@@ -298,14 +282,23 @@ class SpanWalk {
     if (input.kind != graph::InputKind::kTensor || input.values.size() != 1)
       return stop(fmt::format("argument {} was not recorded as a tensor", argument));
     const graph::ValueId value = input.values[0];
-    if (argument.starts_with("op:")) {
-      const size_t index = std::strtoul(argument.c_str() + 3, nullptr, 10);
-      return (index < results_.size() && results_[index] == value) ||
-             stop("an operand is another value than the one recorded");
-    }
+    if (argument.starts_with("op:")) return same_result(argument, value);
     if (argument.starts_with("read:")) return same_read(argument.substr(5), value);
     if (argument.starts_with("expr:")) return same_expression(argument.substr(5), value);
     return stop("an operand is neither a name, a constant nor a part of the chain");
+  }
+
+  bool same_result(const std::string& argument, graph::ValueId value) {
+    const Result* result = result_of(argument);
+    const bool is_cast_name = result && !result->cast_of.empty();
+    if (!result || (is_cast_name ? graph_.values[value].meta.dtype != result->cast_to
+                                 : result->value != value))
+      return stop("an operand is another value than the one recorded");
+    const DTypeSources before = dtype_;
+    if (is_cast_name && !same_read(result->cast_of, value)) return false;
+    dtype_ = before;  // the cast's dtype counts, not that of the name
+    dtype_.promote(result->dtype);
+    return true;
   }
 
   bool same_literal(const std::string& text, const graph::Input& input) {
@@ -337,7 +330,7 @@ class SpanWalk {
       return stop(fmt::format("{} may change between two calls", name));
     for (const OperationFact& operation : facts_.operations)
       for (const std::string& argument : operation.arguments)
-        if (constant_of(split(argument).value) == recorded)
+        if (constant_of(split_argument(argument).value) == recorded)
           return stop(
               fmt::format("{} and a constant were the same number in the recorded calls", name));
     for (size_t i = 0; i < names_.size(); i++)
@@ -363,6 +356,7 @@ class SpanWalk {
     if (read == facts_.reads.end() || (read->kind != "local" && read->kind != "module_member"))
       return stop(fmt::format("{} may change between two reads ({})", name,
                               read == facts_.reads.end() ? "unknown name" : read->kind));
+    dtype_.promote(DTypeSources::parameter(found - match_.inputs.begin()));
     return name_parameter(found - match_.inputs.begin(), name);
   }
 
@@ -377,6 +371,7 @@ class SpanWalk {
     names_[parameter] = text.substr(text.find(':') + 1);
     const int order = std::atoi(text.c_str());
     expressions_.emplace_back(order, static_cast<int>(parameter));
+    dtype_.promote(DTypeSources::parameter(parameter));
     return true;
   }
 
@@ -396,9 +391,10 @@ class SpanWalk {
   const graph::Graph& graph_;
   const match::Match& match_;
   const SiteFacts& facts_;
-  size_t next_ = 0;                      // recorded operators accounted for
-  std::vector<graph::ValueId> results_;  // of the operations so far
-  std::vector<std::string> names_;       // per parameter
+  size_t next_ = 0;                 // recorded operators accounted for
+  std::vector<Result> results_;     // of the operations so far
+  std::vector<std::string> names_;  // per parameter
+  DTypeSources dtype_;              // of the operation that is looked at
   // Parameters that are expressions, after their place in the order of evaluation.
   std::vector<std::pair<int, int>> expressions_;
   Refused refusal_;

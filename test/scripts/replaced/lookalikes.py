@@ -48,6 +48,25 @@ class CastAfterTheWeight(RmsNorm):
         return (h * self.weight.float()).to(x.dtype)
 
 
+class CastOfNothing(nn.Module):
+    """In f32 no cast is recorded; a bf16 input would give another dtype than the fused operator."""
+
+    def forward(self, x):
+        return x.float() * torch.sigmoid(x.float())
+
+
+class CastOfTheResult(nn.Module):
+    def forward(self, x):
+        return (x * torch.sigmoid(x)).float()
+
+
+class CastBack(nn.Module):
+    """The twin of the two above: its result has the dtype of x at every call."""
+
+    def forward(self, x):
+        return (x.float() * torch.sigmoid(x.float())).to(x.dtype)
+
+
 class EpsOfAProperty(RmsNorm):
     @property
     def small(self):
