@@ -7,6 +7,8 @@ Compares, in turns and in one process,
   stock     efficientnet_pytorch 0.7.1 as it is
   base      what an expert does by hand: channels_last, F.silu, and memory that is recycled (the
             caching allocator of opfuse.memory: no page faults)
+  captured  channels_last, recycled memory and opfuse.backend.optimize(model): the unchanged
+            source, chains found and replaced in the graph that Dynamo captures
   patched   base with the operators of opfuse.functional; single ones of them by name, joined by
             "+": norm, depthwise, gate, se (norm, activation, squeeze-and-excitation in one),
             norm_depthwise (norm, activation and depthwise convolution in one)
@@ -34,7 +36,7 @@ import torch.nn.functional as F
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "examples" / "imagenet")]
 
-from opfuse import functional, memory  # noqa: E402
+from opfuse import backend, functional, memory  # noqa: E402
 
 EVERYTHING = "norm+depthwise+se+norm_depthwise"
 
@@ -119,21 +121,23 @@ def build(variant: str, batch: int, size: int):
     if variant != "stock":
         model = model.to(memory_format=torch.channels_last)
         x = x.to(memory_format=torch.channels_last)
+    if variant not in ("stock", "captured"):
         model.set_swish(memory_efficient=False)
         for module in model.modules():
             if hasattr(module, "_swish"):
                 module._swish = torch.nn.SiLU()
-    if variant not in ("stock", "base"):
+    if variant not in ("stock", "base", "captured"):
         model.parts = set((EVERYTHING if variant == "patched" else variant).split("+"))
         model.extract_features = types.MethodType(patched_features, model)
         for block in model._blocks:
             block.parts = model.parts
             block.forward = types.MethodType(patched_block, block)
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+    run = backend.optimize(model) if variant == "captured" else model
 
     def step() -> float:
         optimizer.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(model(x), y)
+        loss = F.cross_entropy(run(x), y)
         loss.backward()
         optimizer.step()
         return loss.item()

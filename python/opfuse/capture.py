@@ -10,12 +10,13 @@ from __future__ import annotations
 import linecache
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Interpreter, Node
-from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot, make_fx
 
 _DTYPES = {
     torch.float64: "f64", torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16",
@@ -48,45 +49,137 @@ def graph_texts(model: Callable[..., Any], *args: Any, **kwargs: Any) -> list[st
 def text_of(graph: GraphModule, inputs: list[Any]) -> str:
     """The text of a captured graph (torch-level calls) for these inputs; the inputs are not
     changed: tracing works on fake copies."""
-    lowered, functions = _lower(graph, inputs)
+    return lower(graph, inputs).text
+
+
+@dataclass
+class Lowered:
+    """A captured graph as ATen operators, in the text form, and where each came from."""
+
+    text: str
+    made: dict[Node, list[str]]  # of the captured graph: the operators of each call, by name
+    results: dict[Node, list[str]]  # name of the tensor that a call gives; none of several
+    values: dict[str, Node]  # names of the text: the first captured node whose result it is
+
+
+def lower(graph: GraphModule, inputs: list[Any], scopes: bool = True) -> Lowered:
+    """Lowers a captured graph for inputs of these sizes, strides and dtypes (fake ones will do).
+
+    Without `scopes` the operators of an autograd.Function stand among the others.
+
+    Example: `lower(graph, inputs).text`
+    """
+    lowering = _Lowering(graph)
+    lowered = _trace(lowering, inputs)
     requires = [isinstance(i, torch.Tensor) and i.requires_grad for i in inputs]
     parameters = [isinstance(i, torch.nn.Parameter) for i in inputs]
-    return _Printer(lowered, functions, requires, parameters).text()
+    functions = lowering.functions if scopes else {}
+    printer = _Printer(lowered, functions, requires, parameters)
+    text = printer.text()
+    alive = {node.name: node for node in lowered.graph.nodes}
+    made = {
+        node: [alive[n] for n in names if n in alive and _counts(alive[n], printer)]
+        for node, names in lowering.made.items()
+    }
+    results = {
+        node: [printer.name(alive[name])[1:] for name in names if name in alive]
+        for node, names in lowering.results.items()
+    }
+    values: dict[str, Node] = {}
+    for node, names in results.items():
+        for name in names:
+            values.setdefault(name, node)
+    named = {node: printer.result_names(ops) for node, ops in made.items()}
+    return Lowered(text, named, results, values)
+
+
+def _counts(node: Node, printer: _Printer) -> bool:
+    """False for a part of a result, and for an operator that does nothing: memory never read."""
+    if node in printer.parts or node in printer.same:
+        return False
+    return bool(node.users) or "empty" not in str(node.target)
+
+
+def _changes_nothing(node: Node) -> bool:
+    """as_strided_ to the sizes that the tensor has and strides that lead to the same elements, as
+    adaptive_avg_pool2d of a channels_last tensor makes them."""
+    if getattr(node.target, "__name__", "") != "as_strided_.default" or len(node.args) != 3:
+        return False
+    before = node.args[0].meta.get("val")  # type: ignore[union-attr]
+    sizes, strides = node.args[1], node.args[2]
+    if not isinstance(before, torch.Tensor) or list(before.shape) != list(sizes):
+        return False
+    return all(n == 1 or a == b for n, a, b in zip(sizes, before.stride(), strides))
 
 
 class _Lowering(Interpreter):
-    """Runs the captured graph; keeps which traced nodes are of an autograd.Function's forward."""
+    """Runs the captured graph; keeps which traced nodes each of its nodes made and gave."""
 
     def __init__(self, graph: GraphModule) -> None:
         super().__init__(graph)
         self.functions: dict[str, str] = {}  # traced node -> "F 3", the third call of a Function F
+        self.made: dict[Node, list[str]] = {}
+        self.results: dict[Node, list[str]] = {}  # the tensor of a node's result; none of a tuple
 
     def run_node(self, n: Node) -> Any:
         mode = get_proxy_mode()
-        if str(n.target) != "autograd_function_apply" or mode is None:
+        if mode is None:
             return super().run_node(n)
         traced = mode.tracer.graph.nodes
         before = len(traced)
         result = super().run_node(n)
-        calls = len(set(self.functions.values()))
-        for node in list(traced)[before:]:
-            self.functions[node.name] = f"{_function_name(n)} #{calls + 1}"
+        new = [node.name for node in list(traced)[before:]]
+        self.made[n] = new
+        if isinstance(result, torch.Tensor):
+            slot = get_proxy_slot(result, mode.tracer, None)
+            self.results[n] = [] if slot is None else [slot.proxy.node.name]
+        if is_function(n):
+            calls = len(set(self.functions.values()))
+            self.functions.update(dict.fromkeys(new, f"{_function_name(n)} #{calls + 1}"))
         return result
 
 
+def is_function(node: Node) -> bool:
+    """A call of an autograd.Function: as a whole, or as the operator that Dynamo makes of it."""
+    name = getattr(node.target, "__name__", str(node.target))
+    return name in ("autograd_function_apply", "trampoline_autograd_apply")
+
+
+def function_class(node: Node) -> type | None:
+    """The autograd.Function that a node calls as a whole."""
+    if getattr(node.target, "__name__", "") != "trampoline_autograd_apply":
+        return None
+    held = [cell.cell_contents for cell in getattr(node.target, "__closure__", None) or ()]
+    classes = [c for c in held if isinstance(c, type) and issubclass(c, torch.autograd.Function)]
+    return classes[0] if len(classes) == 1 else None
+
+
 def _function_name(node: Node) -> str:
-    """SwishImplementation, where the line that calls it says so."""
+    """SwishImplementation, where the node or the line that calls it says so."""
+    cls = function_class(node)
+    if cls is not None:
+        return cls.__name__
     called = re.findall(r"(\w+)\.apply\(", node.meta.get("stack_trace") or "")
     return called[-1] if called else "Function"
 
 
-def _lower(graph: GraphModule, inputs: list[Any]) -> tuple[GraphModule, dict[str, str]]:
+def _trace(lowering: _Lowering, inputs: list[Any]) -> GraphModule:
     fake = FakeTensorMode(allow_non_fake_inputs=True)  # without a ShapeEnv: sizes stay numbers
-    values = [fake.from_tensor(i.detach()) if isinstance(i, torch.Tensor) else i for i in inputs]
-    lowering = _Lowering(graph)
+    with fake:
+        values = [_like(i) for i in inputs]
     with fake, torch.fx.traceback.preserve_node_meta():
-        lowered = make_fx(lambda *given: lowering.run(*given))(*values)
-    return lowered, lowering.functions
+        return make_fx(lambda *given: lowering.run(*given))(*values)
+
+
+def _like(value: Any) -> Any:
+    """A tensor of the same sizes, strides and dtype, symbolic sizes by what they are now."""
+    if isinstance(value, torch.SymInt):
+        return int(value.node.hint)
+    if not isinstance(value, torch.Tensor):
+        return value
+    sizes = [_like(size) for size in value.shape]
+    strides = [_like(stride) for stride in value.stride()]
+    return torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
 
 
 class _Printer:
@@ -105,6 +198,7 @@ class _Printer:
         self.parameters = iter(parameters)
         self.grads: dict[Node, bool] = {}
         self.parts: dict[Node, tuple[Node, int]] = {}  # getitem: of which node, which result
+        self.same: dict[Node, Node] = {}  # other strides where a dimension has one element
 
     def text(self) -> str:
         lines: list[str] = []
@@ -128,7 +222,9 @@ class _Printer:
             yield _type(node.name, getattr(self.graph.owning_module, str(node.target), None), "")
         elif node.op == "output":
             results = [a for a in _flat(node.args) if isinstance(a, Node)]
-            yield "return " + ", ".join(self._name(a) for a in results)
+            yield "return " + ", ".join(self.name(a) for a in results)
+        elif _changes_nothing(node):
+            self.same[node] = node.args[0]  # type: ignore[assignment]
         elif getattr(node.target, "__name__", "") == "getitem":
             self.parts[node] = (node.args[0], int(node.args[1]))  # type: ignore[assignment,arg-type]
         else:
@@ -143,7 +239,7 @@ class _Printer:
         self.grads[node] = grad
         values = node.meta.get("val")
         several = isinstance(values, list | tuple)
-        names = [f"{node.name}_{k}" for k in range(len(values))] if several else [node.name]
+        names = self.result_names_of(node)
         results = []
         for name, value in zip(names, values if several else [values], strict=True):
             floating = isinstance(value, torch.Tensor) and value.is_floating_point()
@@ -154,11 +250,22 @@ class _Printer:
         name += f".{schema.overload_name}" if schema.overload_name else ""
         return f"{', '.join(results)} = {name}({', '.join(arguments)}){_position(node)}"
 
+    def result_names_of(self, node: Node) -> list[str]:
+        values = node.meta.get("val")
+        several = isinstance(values, list | tuple)
+        return [f"{node.name}_{k}" for k in range(len(values))] if several else [node.name]
+
+    def result_names(self, nodes: list[Node]) -> list[str]:
+        """The first result of each operator, which stands for it."""
+        return [self.result_names_of(node)[0] for node in nodes]
+
     def _requires(self, node: Node) -> bool:
+        node = self.same.get(node, node)
         node = self.parts[node][0] if node in self.parts else node
         return self.grads.get(node, False)
 
-    def _name(self, node: Node) -> str:
+    def name(self, node: Node) -> str:
+        node = self.same.get(node, node)
         if node in self.parts:
             whole, index = self.parts[node]
             return f"%{whole.name}_{index}"
@@ -166,7 +273,7 @@ class _Printer:
 
     def _value(self, value: Any) -> str:
         if isinstance(value, Node):
-            return self._name(value)
+            return self.name(value)
         if isinstance(value, list | tuple):
             return "[" + ", ".join(self._value(v) for v in value) + "]"
         if isinstance(value, str):

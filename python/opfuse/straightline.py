@@ -47,6 +47,28 @@ def function_facts(cls: type, site: dict[str, Any], codes: dict[int, CodeType]) 
     }
 
 
+def body_problem(cls: type) -> str:
+    """Why a Function's forward or backward does more than its operators; "" when it does not.
+
+    From the source alone, without a record of a call. Example: `body_problem(Swish)`
+    """
+    from torch.autograd import Function
+
+    if cls.setup_context is not Function.setup_context:
+        return "it uses setup_context"
+    if _overrides_apply(cls):
+        return "its apply is not torch's own"
+    for name in ("forward", "backward"):
+        function = _plain(cls, name)
+        if not isinstance(function, FunctionType) or hasattr(function, "__wrapped__"):
+            return f"its {name} is decorated, or not a static method"
+        try:
+            _Body(function, name, None).check()
+        except (NotStraight, SourceProblem) as error:
+            return str(error)
+    return ""
+
+
 def _overrides_apply(cls: type) -> bool:
     from torch.autograd import Function
 
