@@ -17,7 +17,7 @@
 namespace opfuse {
 
 struct TraceOptions {
-  int threads = 1;
+  int threads = 0;              // as trace::ReadOptions
   std::optional<int64_t> step;  // ProfilerStep#N
 };
 

@@ -74,8 +74,12 @@ class Analyze : public Verb {
                   const match::Rulebook& rulebook, double limit) const {
     std::vector<report::TraceReport> reports;
     std::vector<TraceAnalysis> shown;  // for the page: the others are let go
-    const Status status = trace::for_each_trace_of(
-        paths, {.threads = options.threads}, [&](trace::TraceFile file) -> Status {
+    std::vector<std::string> skipped;
+    const trace::ReadOptions reading{
+        .threads = options.threads,
+        .on_skip = [&](const std::string& path) { skipped.push_back(path); }};
+    const Status status =
+        trace::for_each_trace_of(paths, reading, [&](trace::TraceFile file) -> Status {
           StageLog log;
           OPFUSE_TRY(TraceAnalysis analysis,
                      analyze_trace_file(std::move(file), options, rulebook, &log));
@@ -85,6 +89,7 @@ class Analyze : public Verb {
           if (!html_.empty()) shown.push_back(std::move(analysis));
           return ok_status();
         });
+    say_skipped(skipped);
     if (!status.ok()) {
       say("analyze: " + status.error().message);
       return report::kExitDamagedInput;
@@ -100,6 +105,16 @@ class Analyze : public Verb {
     }
     if (damaged) return report::kExitDamagedInput;
     return above ? kAboveThreshold : 0;
+  }
+
+  static void say_skipped(const std::vector<std::string>& paths) {
+    constexpr size_t kNamed = 10;
+    if (paths.empty()) return;
+    std::string names;
+    for (size_t i = 0; i < paths.size() && i < kNamed; ++i)
+      names += (i ? ", " : "") + std::filesystem::path(paths[i]).filename().string();
+    if (paths.size() > kNamed) names += fmt::format(" and {} more", paths.size() - kNamed);
+    say(fmt::format("analyze: passed over what is no trace: {}", names));
   }
 
   bool write_page(const std::vector<TraceAnalysis>& analyses) const {

@@ -8,8 +8,7 @@
 
 namespace opfuse::cli {
 
-// `step` as --step gives it, "" for the whole file. One thread reads: a second one has not been
-// shown to shorten it.
+// `step` as --step gives it, "" for the whole file.
 Result<TraceOptions> trace_options(const std::string& step);
 
 }  // namespace opfuse::cli

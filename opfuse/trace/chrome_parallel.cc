@@ -13,9 +13,12 @@
 namespace opfuse::trace {
 namespace {
 
-constexpr size_t kPiece = 4 << 20;
+// Small enough for the text and the marks of a piece to stay in a core's second cache.
+constexpr size_t kPiece = 512 << 10;
+// Text that is read before the columns are reserved by what it became.
+constexpr int64_t kSample = 4 << 20;
 
-// Bytes that are not filled with zeros before they are read.
+// Bytes that are not filled with zeros before they are read, and what JsonWindow writes behind.
 class Buffer {
  public:
   std::string_view text() const { return {bytes_.get(), size_}; }
@@ -24,7 +27,7 @@ class Buffer {
   void set_size(size_t size) { size_ = size; }
   void reserve(size_t size) {
     if (size <= capacity_) return;
-    auto larger = std::make_unique_for_overwrite<char[]>(size);
+    auto larger = std::make_unique_for_overwrite<char[]>(size + JsonWindow::kPadding);
     std::copy_n(bytes_.get(), size_, larger.get());
     bytes_ = std::move(larger);
     capacity_ = size;
@@ -35,6 +38,8 @@ class Buffer {
   size_t size_ = 0, capacity_ = 0;
 };
 
+class Reader;
+
 // A piece of text and what was read from it. Used again, because the memory of a piece that the
 // system takes back and gives anew costs a quarter of its reading.
 struct Piece {
@@ -42,30 +47,50 @@ struct Piece {
   int64_t offset = 0;
   JsonWalker::Place place = JsonWalker::Place::kEvents;
   bool last = false;
-  TraceFile part;
+
+  Reader* reader = nullptr;  // whose ids the rows have
+  TraceFile rows;
+  // What is new to the reader since its last piece, and threads that got a name in this one.
+  std::vector<std::string_view> texts;
+  std::vector<std::pair<int32_t, FileThread>> threads;  // by the reader's row
+  std::vector<StringId> categories;                     // all of the reader's
   bool between_events = false;
   bool taken = false, done = false;
 };
 
-// The texts of one thread's pieces, and their ids in the file that the pieces are joined to.
-struct Texts {
-  StringPool own;
-  std::vector<StringId> ids;
-};
-
-// A text that another owner keeps.
-class ViewSource : public ByteSource {
+// What one thread reads with. It stays from piece to piece: texts, threads, categories and the
+// layouts of events are learned once a thread.
+class Reader {
  public:
-  explicit ViewSource(std::string_view text) : text_(text) {}
-  size_t read(char* out, size_t size) override {
-    size = std::min(size, text_.size());
-    std::copy_n(text_.data(), size, out);
-    text_.remove_prefix(size);
-    return size;
+  Reader() : walker_(&part_.losses, &part_.header, chrome_events_of(&part_)) {}
+
+  void read(Piece* piece, bool bare) {
+    walker_.run_piece(piece->text.data(), piece->text.size(), piece->offset, piece->place, bare,
+                      piece->last);
+    piece->reader = this;
+    piece->between_events = walker_.between_events();
+    for (; texts_ < part_.strings.size(); ++texts_)
+      piece->texts.push_back(part_.strings.get(texts_));
+    for (size_t i = 0; i < part_.threads.size(); ++i) {
+      FileThread& thread = part_.threads[i];
+      if (i >= threads_ || thread.process != 0 || thread.name != 0)
+        piece->threads.emplace_back(static_cast<int32_t>(i), thread);
+      thread.process = thread.name = 0;
+    }
+    threads_ = part_.threads.size();
+    piece->categories = part_.categories;
+    part_.swap_rows(&piece->rows);
+    piece->rows.bytes = static_cast<int64_t>(piece->text.size());
   }
 
+  // Of the thread that joins.
+  RowsInFile in_file;
+
  private:
-  std::string_view text_;
+  TraceFile part_;
+  JsonWalker walker_;
+  StringId texts_ = 0;
+  size_t threads_ = 0;
 };
 
 // The pieces that are left, then the rest of the source.
@@ -121,22 +146,22 @@ std::string boundary_of(std::string_view text) {
 class ParallelReader {
  public:
   ParallelReader(ByteSource* source, const ChromeReadOptions& options, TraceFile* file)
-      : source_(source), options_(options), file_(*file) {}
+      : source_(source), options_(options), file_(*file), joiner_(file) {}
 
   void run() {
-    Texts texts;
+    Reader reader;
     for (int i = 1; i < options_.threads; ++i) workers_.emplace_back([this] { work(); });
     while (!ended_ && !broken_) {
       if (!add_piece()) break;
       // The reading thread works too, once there is enough for the others.
-      while (!broken_ && waiting() >= static_cast<size_t>(options_.threads)) {
-        if (Piece* piece = take()) parse(piece, &texts);
+      while (!broken_ && waiting() >= 2 * static_cast<size_t>(options_.threads)) {
+        if (Piece* piece = take()) parse(piece, &reader);
         join_ready(false);
       }
       join_ready(false);
     }
     while (!broken_ && !pieces_.empty()) {
-      if (Piece* piece = take()) parse(piece, &texts);
+      if (Piece* piece = take()) parse(piece, &reader);
       join_ready(true);
     }
     stop();
@@ -196,31 +221,20 @@ class ParallelReader {
     return piece;
   }
 
-  void parse(Piece* piece, Texts* texts) {
-    piece->part.strings = std::move(texts->own);
-    ViewSource text(piece->text.text());
-    JsonWalker walker(&text, piece->offset, &piece->part.losses, &piece->part.header,
-                      chrome_events_of(&piece->part));
-    walker.run(piece->place, bare_, piece->last);
-    piece->part.bytes = static_cast<int64_t>(piece->text.size());
-    texts->own = std::move(piece->part.strings);
-    piece->part.strings = StringPool();
+  void parse(Piece* piece, Reader* reader) {
+    reader->read(piece, bare_);
     {
-      std::lock_guard lock(texts_mutex_);
-      for (auto id = static_cast<StringId>(texts->ids.size()); id < texts->own.size(); ++id)
-        texts->ids.push_back(file_.strings.intern(texts->own.get(id)));
+      std::lock_guard lock(mutex_);
+      piece->done = true;
     }
-    rename_texts(texts->ids, &piece->part);
-    std::lock_guard lock(mutex_);
-    piece->between_events = walker.between_events();
-    piece->done = true;
     changed_.notify_all();
   }
 
+  // Pieces that nobody has begun.
   size_t waiting() {
     std::lock_guard lock(mutex_);
     return static_cast<size_t>(
-        std::ranges::count_if(pieces_, [](const auto& piece) { return !piece->done; }));
+        std::ranges::count_if(pieces_, [](const auto& piece) { return !piece->taken; }));
   }
 
   Piece* take() {
@@ -234,25 +248,30 @@ class ParallelReader {
   }
 
   void work() {
-    Texts texts;
+    Reader reader;
     while (true) {
-      Piece* piece = nullptr;
       {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [&] {
           return stop_ || std::ranges::any_of(pieces_, [](const auto& p) { return !p->taken; });
         });
         if (stop_) return;
-        for (const auto& p : pieces_)
-          if (!p->taken) {
-            piece = p.get();
-            break;
-          }
-        if (piece == nullptr) continue;
-        piece->taken = true;
       }
-      parse(piece, &texts);
+      if (Piece* piece = take()) parse(piece, &reader);
     }
+  }
+
+  void join(Piece* piece) {
+    RowsInFile& rows = piece->reader->in_file;
+    joiner_.add_texts(piece->texts, &rows);
+    for (const auto& [row, thread] : piece->threads) joiner_.add_thread(row, thread, &rows);
+    joiner_.add_categories(piece->categories, &rows);
+    joiner_.append(&piece->rows, rows);
+    piece->texts.clear();
+    piece->threads.clear();
+    if (reserved_ || file_.bytes < kSample) return;
+    reserve_columns(&file_, file_.bytes, options_.expected_bytes);
+    reserved_ = true;
   }
 
   // Joins what is done, in order. `wait`: for the first piece, at least.
@@ -268,9 +287,7 @@ class ParallelReader {
         broken_ = true;
         return;
       }
-      append(&file_, &piece->part);
-      if (joined_++ == 0)
-        reserve_columns(&file_, static_cast<int64_t>(piece->text.size()), options_.expected_bytes);
+      join(piece);
       std::lock_guard lock(mutex_);
       spares_.push_back(std::move(pieces_.front()));
       pieces_.pop_front();
@@ -300,10 +317,11 @@ class ParallelReader {
   const ChromeReadOptions& options_;
   TraceFile& file_;
   std::string boundary_, tail_;
-  int64_t offset_ = 0, joined_ = 0;
-  bool first_ = true, bare_ = false, ended_ = false, broken_ = false;
+  FileJoiner joiner_;
+  int64_t offset_ = 0;
+  bool reserved_ = false, first_ = true, bare_ = false, ended_ = false, broken_ = false;
 
-  std::mutex mutex_, texts_mutex_;
+  std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::unique_ptr<Piece>> pieces_;
   std::vector<std::unique_ptr<Piece>> spares_;  // of the reading thread

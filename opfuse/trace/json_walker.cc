@@ -44,6 +44,18 @@ JsonWalker::JsonWalker(ByteSource* source, int64_t offset, LossLog* losses,
       header_(*header),
       make_reader_(std::move(make_reader)) {}
 
+JsonWalker::JsonWalker(LossLog* losses, std::map<std::string, std::string>* header,
+                       MakeReader make_reader)
+    : at_(nullptr), losses_(*losses), header_(*header), make_reader_(std::move(make_reader)) {}
+
+void JsonWalker::run_piece(char* text, size_t size, int64_t offset, Place place, bool bare,
+                           bool last) {
+  window_.show(text, size, offset);
+  at_ = window_.begin();
+  clean_ = comma_ = true;
+  run(place, bare, last);
+}
+
 void JsonWalker::run(Place place, bool bare, bool last) {
   place_ = place;
   bare_ = bare;
@@ -100,7 +112,7 @@ void JsonWalker::start() {
   if (*at_++ == '[') {
     place_ = Place::kEvents;
     bare_ = true;
-    reader_ = make_reader_("", &window_);
+    if (!reader_) reader_ = make_reader_("", &window_);
   } else {
     place_ = Place::kObject;
   }

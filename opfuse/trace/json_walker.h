@@ -39,10 +39,14 @@ class JsonWalker {
 
   JsonWalker(ByteSource* source, int64_t offset, LossLog* losses,
              std::map<std::string, std::string>* header, MakeReader make_reader);
+  // For pieces in memory; its reader stays for the next piece, with what it learned.
+  JsonWalker(LossLog* losses, std::map<std::string, std::string>* header, MakeReader make_reader);
 
   // Reads to the end of the source. `place`: where it begins; `bare`: the events are the whole
   // file. `last`: the file ends with the source.
   void run(Place place, bool bare, bool last);
+  // The same for the piece `text` of the file, as JsonWindow::show.
+  void run_piece(char* text, size_t size, int64_t offset, Place place, bool bare, bool last);
   // At the end: nothing was lost and the source ended between two events.
   bool between_events() const { return place_ == Place::kEvents && clean_; }
   int64_t offset() const { return window_.offset_of(at_); }

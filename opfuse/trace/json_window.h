@@ -1,6 +1,6 @@
 #pragma once
-// A window that moves over JSON text of any length: the bytes, and where their quotes and brackets
-// are. Internal to trace/.
+// A window that moves over JSON text of any length, or shows a text that is in memory: the bytes,
+// and where their quotes and brackets are. Internal to trace/.
 
 #include <bit>
 #include <cstdint>
@@ -18,10 +18,16 @@ class JsonWindow {
   // Grows up to this for one value that is longer than the window.
   static constexpr size_t kLongest = 64 << 20;
 
-  explicit JsonWindow(ByteSource* source, int64_t offset = 0);
+  static constexpr size_t kPadding = 128;
 
-  const char* begin() const { return text_.get(); }
-  const char* end() const { return text_.get() + size_; }
+  explicit JsonWindow(ByteSource* source, int64_t offset = 0);
+  JsonWindow() = default;
+  // Shows the whole of a text in memory, which stays as it is, without a copy. kPadding bytes
+  // behind it are written.
+  void show(char* text, size_t size, int64_t offset);
+
+  const char* begin() const { return text_; }
+  const char* end() const { return text_ + size_; }
   bool ended() const { return ended_; }  // nothing comes behind end()
   int64_t offset_of(const char* p) const { return offset_ + (p - begin()); }
 
@@ -36,8 +42,6 @@ class JsonWindow {
   const char* next_mark(const char* p) const { return next<&JsonMarks::marks>(p); }
 
  private:
-  static constexpr size_t kPadding = 128;
-
   template <uint64_t JsonMarks::* member>
   const char* next(const char* p) const {
     const auto at = static_cast<size_t>(p - begin());
@@ -50,12 +54,14 @@ class JsonWindow {
   }
 
   void grow();
+  void mark();
 
-  ByteSource* source_;
-  std::unique_ptr<char[]> text_;
-  size_t capacity_ = kSize, size_ = 0;
+  ByteSource* source_ = nullptr;  // none: a text in memory
+  std::unique_ptr<char[]> own_;
+  char* text_ = nullptr;
+  size_t capacity_ = 0, size_ = 0;
   std::vector<JsonMarks> marks_;
-  int64_t offset_;
+  int64_t offset_ = 0;
   bool ended_ = false;
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 // Any trace file -> TraceFile. The format is seen in the content, never in the name.
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,9 @@
 namespace opfuse::trace {
 
 struct ReadOptions {
-  int threads = 1;
+  int threads = 1;  // 0: two where the file is large enough and the machine has them
+  // Told of each file of a folder or archive that is no trace and is passed over.
+  std::function<void(const std::string& path)> on_skip = nullptr;
 };
 
 // One file, or "-" for the standard input. An error only where nothing could be read: no such file,

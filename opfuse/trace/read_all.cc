@@ -30,8 +30,12 @@ bool is_empty(const TraceFile& file) {
   return file.size() == 0 && file.losses.count(LossKind::kEventCut) == 0;
 }
 
-Status use_if_trace(Result<TraceFile> file, const UseTrace& use, size_t* used) {
-  if (!file.ok() || is_empty(*file)) return ok_status();
+Status use_if_trace(Result<TraceFile> file, const std::string& name, const ReadOptions& options,
+                    const UseTrace& use, size_t* used) {
+  if (!file.ok() || is_empty(*file)) {
+    if (options.on_skip) options.on_skip(name);
+    return ok_status();
+  }
   ++*used;
   return use(std::move(*file));
 }
@@ -46,15 +50,6 @@ bool is_slice(const std::string& path, int64_t* number, std::string* series) {
   if (error != std::errc() || *number < 0) return false;
   *series = path.substr(0, mark + kMark.size()) + std::string(end, path.data() + path.size());
   return true;
-}
-
-// The rows of `part`, whose texts are its own, behind those of `file`.
-void append_slice(TraceFile* file, TraceFile* part) {
-  std::vector<StringId> ids;
-  for (StringId id = 0; id < part->strings.size(); ++id)
-    ids.push_back(file->strings.intern(part->strings.get(id)));
-  rename_texts(ids, part);
-  append(file, part);
 }
 
 // Slices of one timeline, in order, as one trace. Numbers that are missing are counted; those
@@ -75,7 +70,7 @@ Result<TraceFile> read_slices(const std::vector<std::string>& names, const ReadO
     }
     if (whole->table || part.table)
       return Error{name + ": a slice of a format that is not cut into slices"};
-    append_slice(&*whole, &part);
+    FileJoiner(&*whole).append(&part);
   }
   return std::move(*whole);
 }
@@ -104,14 +99,18 @@ Status read_folder(const std::string& path, const ReadOptions& options, const Us
   std::error_code error;
   for (std::filesystem::recursive_directory_iterator it(path, error), end; !error && it != end;
        it.increment(error))
-    if (it->is_regular_file(error) && is_trace_name(it->path().filename().string()))
-      names.push_back(it->path().string());
+    if (it->is_regular_file(error)) {
+      if (is_trace_name(it->path().filename().string()))
+        names.push_back(it->path().string());
+      else if (options.on_skip)
+        options.on_skip(it->path().string());
+    }
   if (error) return Error{fmt::format("{}: {}", path, error.message())};
   size_t used = 0;
   for (const std::vector<std::string>& group : grouped(std::move(names)))
     OPFUSE_TRY_STATUS(use_if_trace(
-        group.size() == 1 ? read_trace(group[0], options) : read_slices(group, options), use,
-        &used));
+        group.size() == 1 ? read_trace(group[0], options) : read_slices(group, options), group[0],
+        options, use, &used));
   if (used == 0) return Error{fmt::format("{}: no trace in this folder", path)};
   return ok_status();
 }
@@ -134,6 +133,21 @@ class MemberSource : public ByteSource {
   int64_t left_;
 };
 
+// `size` bytes, or fewer where the archive ends: the size is what a header says, so no more is held
+// than there is.
+std::string read_text(ByteSource* source, int64_t size) {
+  constexpr int64_t kStep = 1 << 20;
+  std::string text;
+  while (static_cast<int64_t>(text.size()) < size) {
+    const size_t have = text.size();
+    text.resize(static_cast<size_t>(
+        std::min(size, std::max<int64_t>(2 * static_cast<int64_t>(have), kStep))));
+    text.resize(have + read_fully(source, text.data() + have, text.size() - have));
+    if (text.size() == have) break;
+  }
+  return text;
+}
+
 Status read_archive(ByteSource* archive, const std::string& path, std::string header,
                     const ReadOptions& options, const UseTrace& use) {
   size_t used = 0;
@@ -148,11 +162,12 @@ Status read_archive(ByteSource* archive, const std::string& path, std::string he
     auto member = std::make_unique<MemberSource>(archive, padded);
     ByteSource* all = member.get();
     if ((kind == '0' || kind == '\0') && is_trace_name(name)) {
-      std::string text(static_cast<size_t>(std::max<int64_t>(size, 0)), '\0');
-      text.resize(read_fully(all, text.data(), text.size()));
+      std::string text = read_text(all, size);
       Result<TraceFile> file = read_trace_text(std::move(text), path + ":" + name, options);
       if (file.ok()) file->losses.merge(all->losses());
-      OPFUSE_TRY_STATUS(use_if_trace(std::move(file), use, &used));
+      OPFUSE_TRY_STATUS(use_if_trace(std::move(file), path + ":" + name, options, use, &used));
+    } else if (options.on_skip && (kind == '0' || kind == '\0')) {
+      options.on_skip(path + ":" + name);
     }
     std::string rest(64 << 10, '\0');
     while (all->read(rest.data(), rest.size()) > 0) {

@@ -126,6 +126,41 @@ TEST(ReadTrace, DamageInTheMiddleIsReadTheSameByTwoThreads) {
   EXPECT_EQ(print_losses(one->losses), print_losses(two->losses));
 }
 
+// Each thread has ids of its own for texts, threads and categories while it reads.
+TEST(ReadTrace, TextsAndThreadsOfTwoReadersAreThoseOfOne) {
+  std::string text = "{\"traceEvents\": [\n";
+  for (int i = 0; i < 30000; ++i) {
+    const std::string n = std::to_string(i), tid = std::to_string(i % 300 + i / 10000);
+    text += "  {\"ph\": \"s\", \"cat\": \"c" + std::to_string(i / 9000) + "\", \"id\": \"arrow " +
+            n + "\", \"name\": \"n" + std::to_string(i * 7919 % 20000) +
+            "\", \"pid\": 1, \"tid\": " + tid + ", \"ts\": " + n + ".5},\n";
+    if (i % 1000 == 0)
+      text += "  {\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": 1, \"tid\": " + tid +
+              ", \"args\": {\"name\": \"thread " + n + "\"}},\n";
+  }
+  text += "  {}\n]}";
+  const auto one = read_trace_text(text, "one");
+  const auto two = read_trace_text(text, "two", {.threads = 2});
+  ASSERT_TRUE(one.ok() && two.ok());
+  ASSERT_EQ(one->size(), 30031u);
+  ASSERT_EQ(two->size(), one->size());
+  ASSERT_EQ(two->threads.size(), one->threads.size());
+  for (size_t i = 0; i < one->threads.size(); ++i)
+    EXPECT_EQ(two->text(two->threads[i].name), one->text(one->threads[i].name)) << i;
+  const auto id_text = [](const TraceFile& file, size_t row) {
+    return file.text(static_cast<StringId>(file.id[row] - kNoId - 1));
+  };
+  for (size_t i = 0; i + 1 < one->size(); ++i) {
+    ASSERT_EQ(two->text(two->name[i]), one->text(one->name[i])) << i;
+    ASSERT_EQ(two->text(two->categories[two->category[i]]),
+              one->text(one->categories[one->category[i]]));
+    ASSERT_EQ(two->thread[i], one->thread[i]) << i;
+    if (one->phase[i] == 's') {
+      ASSERT_EQ(id_text(*two, i), id_text(*one, i)) << i;
+    }
+  }
+}
+
 // Text that is made while it is read: 120 MB of the same ten events, never held.
 class RepeatingSource : public ByteSource {
  public:

@@ -4,6 +4,7 @@
 // EventTable by trace/file_events.h. Times are int64 nanoseconds from the digits of the file. What
 // the file does not say is kNone, -1 or the empty string, never a default.
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -106,13 +107,41 @@ struct TraceFile {
 
   size_t size() const { return table ? table->events.size() : name.size(); }
   size_t column_bytes() const;
+  // Exchanges the rows, the header and the losses; texts, threads and categories stay.
+  void swap_rows(TraceFile* other);
   std::string_view text(StringId id) const { return strings.get(id); }
 };
 
-// Appends `part`, whose text came directly behind that of `file` and whose texts have ids of
-// file->strings, and empties it; the memory of its columns stays for the next one.
-void append(TraceFile* file, TraceFile* part);
-// Gives every text of `part` the id `ids[old]`.
-void rename_texts(const std::vector<StringId>& ids, TraceFile* part);
+// Which rows of a file the texts, threads and categories of another one are.
+struct RowsInFile {
+  std::vector<StringId> texts;
+  std::vector<int32_t> threads;
+  std::vector<uint8_t> categories;
+};
+
+// Files whose texts came one behind the other, joined to one.
+class FileJoiner {
+ public:
+  explicit FileJoiner(TraceFile* file);
+
+  // What is new in a part since the last call with the same `rows`; threads that are known may
+  // come again for their names. Ids of texts are those of the part.
+  void add_texts(const std::vector<std::string_view>& texts, RowsInFile* rows);
+  void add_thread(int32_t row, const FileThread& thread, RowsInFile* rows);
+  void add_categories(const std::vector<StringId>& categories, RowsInFile* rows);
+  // Appends the rows, the header and the losses of `part` and takes them out of it; the memory of
+  // its columns stays for the next ones.
+  void append(TraceFile* part, const RowsInFile& rows);
+  // A whole file.
+  void append(TraceFile* part);
+
+ private:
+  using Key = std::array<int64_t, 4>;  // pid, tid, and their texts
+  static Key key_of(const FileThread& thread);
+  void append_details(TraceFile* part, const RowsInFile& rows);
+
+  TraceFile& file_;
+  std::map<Key, int32_t> threads_;
+};
 
 }  // namespace opfuse::trace
