@@ -10,11 +10,14 @@ namespace {
 
 using trace::kNone;
 
-// A kernel that starts so soon behind one of another stream waited for it.
+// A kernel that starts later than this behind what explains it waited for something else.
 constexpr int64_t kEventDelayNs = 10'000;
+// Times of a trace may be whole microseconds, and an end is the sum of two.
+constexpr int64_t kRoundingNs = 2'000;
 // A queue shorter than this never stopped a launch (CUDA's holds 1024).
 constexpr size_t kShortestFullQueue = 512;
 constexpr int64_t kLongestGapNs = 10'000;
+constexpr int64_t kLongestReplyNs = 20'000;  // from the end of work to who waits for it
 
 int64_t median(std::vector<int64_t> values, int64_t missing) {
   if (values.empty()) return missing;
@@ -34,6 +37,7 @@ StepReplay::StepReplay(const trace::EventTable& table) {
   add_kernels(table);
   add_calls(table);
   find_gaps(table);
+  find_lanes(table);
   find_costs(table);
 }
 
@@ -83,16 +87,19 @@ void StepReplay::add_calls(const trace::EventTable& table) {
     call.dur_ns = std::max<int64_t>(row.launch_dur_ns, 0);
     call.kernels.push_back(static_cast<int32_t>(i));
   }
-  std::map<int32_t, int32_t> lane_of_stream;
-  for (size_t i = 0; i < kernels_.size(); ++i)
-    lane_of_stream[table.kernels[i].stream] = kernels_[i].lane;
+  std::map<int32_t, std::vector<int32_t>> lanes_of_stream;
+  for (size_t i = 0; i < kernels_.size(); ++i) {
+    std::vector<int32_t>& lanes = lanes_of_stream[table.kernels[i].stream];
+    if (std::ranges::find(lanes, kernels_[i].lane) == lanes.end())
+      lanes.push_back(kernels_[i].lane);
+  }
   for (const trace::WaitRow& row : table.waits) {
     Call& call = calls[row.start_ns];
     call.start_ns = row.start_ns;
     call.dur_ns = row.dur_ns;
     call.waits = true;
-    const auto lane = lane_of_stream.find(row.stream);
-    if (lane != lane_of_stream.end()) call.lane = lane->second;
+    const auto lanes = lanes_of_stream.find(row.stream);
+    if (lanes != lanes_of_stream.end()) call.lanes = lanes->second;
   }
   for (auto& [start, call] : calls) calls_.push_back(std::move(call));
   int64_t host = begin_ns_;
@@ -126,18 +133,77 @@ void StepReplay::find_gaps(const trace::EventTable& table) {
         kernel.previous == kNone ? 0 : std::clamp<int64_t>(row.start_ns - free, 0, longest);
     if (row.launch_ns >= 0 && row.launch_ns + kernel.latency_ns > free)
       kernel.gap_ns = std::min<int64_t>(kernel.gap_ns, 1000);
-    // Later than its stream and its launch explain: it waited for another stream.
+    // Later than its stream and its launch explain.
     const int64_t explained =
         std::max(free, row.launch_ns >= 0 ? row.launch_ns + kernel.latency_ns : row.start_ns);
-    if (row.start_ns > explained + kEventDelayNs)
-      for (const int32_t other : last_of_lane) {
-        if (other == kNone || kernels_[other].lane == kernel.lane) continue;
-        const int64_t end = end_of(table.kernels[other]);
-        if (end <= row.start_ns && row.start_ns - end < kEventDelayNs &&
-            (kernel.awaited == kNone || end > end_of(table.kernels[kernel.awaited])))
-          kernel.awaited = other;
+    if (row.start_ns > explained + kEventDelayNs) {
+      const int64_t launched = row.launch_ns + std::max<int64_t>(row.launch_dur_ns, 0);
+      if (kernel.previous == kNone && row.start_ns <= launched + usual + kEventDelayNs) {
+        kernel.latency_ns = row.start_ns - row.launch_ns;  // a first call sets up much
+      } else if (kernel.previous == kNone) {
+        kernel.busy_until_ns = row.start_ns - begin_ns_;
+        before_file_ns_ = std::max(before_file_ns_, kernel.busy_until_ns);
+      } else {
+        kernel.awaited = awaited_by(table, static_cast<int32_t>(i), explained, last_of_lane);
       }
+      if (kernel.awaited != kNone)
+        kernel.behind_ns = std::min<int64_t>(row.start_ns - end_of(table.kernels[kernel.awaited]),
+                                             kLongestReplyNs);
+    }
     last_of_lane[kernel.lane] = static_cast<int32_t>(i);
+  }
+}
+
+// The kernel whose end explains at least half of the delay, or which was all but done: the last
+// blocks of a kernel that fills the device leave room for the next one.
+int32_t StepReplay::awaited_by(const trace::EventTable& table, int32_t kernel, int64_t explained_ns,
+                               const std::vector<int32_t>& last_of_lane) const {
+  const auto launched = [&](int32_t k) {
+    const trace::KernelRow& row = table.kernels[k];
+    return row.launch_ns >= 0 ? row.launch_ns : row.start_ns;
+  };
+  const int64_t start = table.kernels[kernel].start_ns, delay = start - explained_ns;
+  const int64_t overlap = std::max(kRoundingNs, delay / 10);
+  int32_t nearest = kNone;
+  int64_t nearest_ns = std::numeric_limits<int64_t>::max();
+  for (int32_t other : last_of_lane) {
+    if (other == kNone || kernels_[other].lane == kernels_[kernel].lane) continue;
+    for (; other != kNone; other = kernels_[other].previous) {
+      const int64_t behind = start - end_of(table.kernels[other]);
+      if (behind > delay / 2) break;
+      if (behind < -overlap || launched(other) > launched(kernel)) continue;
+      if (std::abs(behind) < nearest_ns) {
+        nearest = other;
+        nearest_ns = std::abs(behind);
+      }
+      if (behind >= 0) break;
+    }
+  }
+  return nearest;
+}
+
+// Of a wait that names no stream: those whose work launched before it had ended when it ended.
+void StepReplay::find_lanes(const trace::EventTable& table) {
+  std::vector<std::vector<std::pair<int64_t, int64_t>>> launches(
+      lanes_);  // and the last end so far
+  for (size_t k = 0; k < kernels_.size(); ++k) {
+    const trace::KernelRow& row = table.kernels[k];
+    if (row.launch_ns >= 0) launches[kernels_[k].lane].emplace_back(row.launch_ns, end_of(row));
+  }
+  for (auto& lane : launches) {
+    std::ranges::sort(lane);
+    for (size_t i = 1; i < lane.size(); ++i)
+      lane[i].second = std::max(lane[i].second, lane[i - 1].second);
+  }
+  for (Call& call : calls_) {
+    if (!call.waits || !call.lanes.empty()) continue;
+    for (int32_t lane = 0; lane < lanes_; ++lane) {
+      const auto behind = std::ranges::upper_bound(launches[lane], call.start_ns, {},
+                                                   [](const auto& launch) { return launch.first; });
+      if (behind == launches[lane].begin() ||
+          std::prev(behind)->second <= call.start_ns + call.dur_ns + kRoundingNs)
+        call.lanes.push_back(lane);
+    }
   }
 }
 
@@ -156,11 +222,11 @@ void StepReplay::find_costs(const trace::EventTable& table) {
     launched += call.kernels.size();
     if (!call.waits && !call.kernels.empty()) plain.push_back(call.dur_ns);
   }
-  std::vector<std::vector<int64_t>> ends(lanes_ + 1);  // in order, by lane; the last: of all
-  for (size_t k = 0; k < kernels_.size(); ++k)
-    for (const int32_t lane : {kernels_[k].lane, lanes_})
-      ends[lane].push_back(
-          std::max(ends[lane].empty() ? begin_ns_ : ends[lane].back(), end_of(table.kernels[k])));
+  std::vector<std::vector<int64_t>> ends(lanes_);  // in order, by lane
+  for (size_t k = 0; k < kernels_.size(); ++k) {
+    std::vector<int64_t>& lane = ends[kernels_[k].lane];
+    lane.push_back(std::max(lane.empty() ? begin_ns_ : lane.back(), end_of(table.kernels[k])));
+  }
   const int64_t usual = median(plain, 5000);
   const auto full = static_cast<size_t>(0.97 * static_cast<double>(longest_queue_));
   for (size_t i = 0; i < calls_.size(); ++i) {
@@ -169,11 +235,13 @@ void StepReplay::find_costs(const trace::EventTable& table) {
         longest_queue_ >= kShortestFullQueue && queued[i] >= full && call.dur_ns > 2 * usual;
     call.cost_ns = call.queue_full || call.waits ? std::min(call.dur_ns, usual) : call.dur_ns;
     if (!call.waits) continue;
-    const std::vector<int64_t>& lane = ends[call.lane == kNone ? lanes_ : call.lane];
     const int64_t end = call.start_ns + call.dur_ns;
-    const auto behind = std::ranges::upper_bound(lane, end + 1000);
-    const int64_t done = behind == lane.begin() ? begin_ns_ : *std::prev(behind);
-    call.reply_ns = std::clamp<int64_t>(end - std::max(done, call.start_ns), 0, 20'000);
+    int64_t done = begin_ns_;
+    for (const int32_t lane : call.lanes) {
+      const auto behind = std::ranges::upper_bound(ends[lane], end + kRoundingNs);
+      if (behind != ends[lane].begin()) done = std::max(done, *std::prev(behind));
+    }
+    call.reply_ns = std::clamp<int64_t>(end - std::max(done, call.start_ns), 0, kLongestReplyNs);
   }
 }
 
@@ -189,13 +257,15 @@ int64_t StepReplay::play(const ReplayChange& change, Scale scale) const {
   int64_t device_end = 0;
   const auto place = [&](int32_t row, int64_t launched) {
     const Kernel& kernel = kernels_[row];
-    const int64_t free = lane_end[kernel.lane];
-    if (removed[row]) {
-      end[row] = free;
+    int64_t free = lane_end[kernel.lane];
+    if (scale.device) free = std::max(free, kernel.busy_until_ns);
+    if (removed[row]) {  // what it waited for, the stream still waits for
+      if (kernel.awaited != kNone) free = std::max(free, end[kernel.awaited]);
+      end[row] = lane_end[kernel.lane] = free;
       return;
     }
     int64_t start = std::max(free + (scale.device ? kernel.gap_ns : 0), launched);
-    if (kernel.awaited != kNone) start = std::max(start, end[kernel.awaited]);
+    if (kernel.awaited != kNone) start = std::max(start, end[kernel.awaited] + kernel.behind_ns);
     starts.push_back(start);
     end[row] = lane_end[kernel.lane] = start + dur[row];
     device_end = std::max(device_end, end[row]);
@@ -221,8 +291,8 @@ int64_t StepReplay::play(const ReplayChange& change, Scale scale) const {
     if (call.queue_full && starts.size() > longest_queue_)
       host = std::max(host, starts[starts.size() - longest_queue_]);
     if (call.waits) {
-      const int64_t done = call.lane == kNone ? device_end : lane_end[call.lane];
-      host = std::max(host, done + (scale.host ? call.reply_ns : 0));
+      for (const int32_t lane : call.lanes)
+        host = std::max(host, lane_end[lane] + (scale.host ? call.reply_ns : 0));
     }
   }
   place_unlaunched(std::numeric_limits<int32_t>::max());
