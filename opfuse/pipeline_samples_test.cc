@@ -75,13 +75,17 @@ TEST(TraceAnalysis, TheNormsAndGatesOfQwen) {
     }
 }
 
-// The recorded time of real traces, played again.
+// The recorded time of every trace of a device, played again: one stream and several, a host that
+// waits, captured graphs, queues that are full, work from before the file.
 TEST(TraceAnalysis, StepsPlayedAgainTakeTheirRecordedTime) {
   if (sample("").empty()) GTEST_SKIP() << "OPFUSE_SAMPLES does not name the folder of large traces";
   for (const char* name :
        {"kineto_qwen_h100.json.gz", "kineto_owlv2_h100.json.gz", "kineto_bert_small_h100.json.gz",
         "kineto_resnet.json.gz", "kineto_ns_resolution.json.gz", "kineto_alexnet.json.gz",
-        "kineto_gpu_only_mi210.json.gz", "kineto_triton.json.gz"}) {
+        "kineto_gpu_only_mi210.json.gz", "kineto_triton.json.gz", "kineto_diff_control.json.gz",
+        "kineto_diff_test.json.gz", "kineto_resnet_checkpoint_mi300.json.gz",
+        "kineto_sglang_decode.json.gz", "kineto_simple_add.json.gz",
+        "kineto_triton_example.json.gz"}) {
     SCOPED_TRACE(name);
     const TraceAnalysis a = analyze_file(sample(name));
     EXPECT_TRUE(a.report.step.known);

@@ -19,6 +19,7 @@ Json step_json(const StepPrediction& step) {
   return {{"recorded_ns", step.recorded_ns},
           {"replayed_ns", step.replayed_ns},
           {"error", step.error},
+          {"before_file_ns", step.before_file_ns},
           {"host_alone_ns", step.host_alone_ns},
           {"device_alone_ns", step.device_alone_ns},
           {"predicted_gain_ns", range_json(step.gain_ns)}};

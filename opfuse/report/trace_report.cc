@@ -73,6 +73,22 @@ class Reporter {
     report_.orphan_kernels = calls_.orphans;
     report_.graph_launches = calls_.graph_launches;
     report_.edges = inferred_.edges;
+    count_unpaired();
+  }
+
+  void count_unpaired() {
+    std::set<int64_t> forward, unpaired;
+    for (const trace::EventRow& event : table_.events) {
+      forward.insert(event.forward_sequence);
+      if (event.kind == trace::EventKind::kFunction) forward.insert(event.sequence);
+    }
+    for (const trace::EventRow& event : table_.events)
+      if (event.kind == trace::EventKind::kAutogradNode && event.sequence >= 0 &&
+          !forward.contains(event.sequence))
+        unpaired.insert(event.sequence);
+    if (!unpaired.empty())
+      report_.losses.add(trace::LossKind::kBackwardUnpaired, -1, {},
+                         static_cast<int64_t>(unpaired.size()));
   }
 
   std::string device_name() const {
@@ -152,6 +168,7 @@ class Reporter {
     step.recorded_ns = replay.recorded_ns();
     step.replayed_ns = replay.run();
     step.error = replay.error();
+    step.before_file_ns = replay.before_file_ns();
     step.host_alone_ns = replay.host_alone_ns();
     step.device_alone_ns = replay.device_alone_ns();
     if (step.has_host) report_.bound = bound_of(step);

@@ -26,7 +26,8 @@ struct StepPrediction {
   int64_t recorded_ns = 0, replayed_ns = 0;
   double error = 0;  // of playing it as recorded; ranges are widened by it above 3 %
   int64_t host_alone_ns = 0, device_alone_ns = 0;
-  Range gain_ns;  // of all findings together
+  Range gain_ns;               // of all findings together
+  int64_t before_file_ns = 0;  // of the recorded time: a stream was busy with earlier work
   bool known = false, has_host = false;
 };
 

@@ -85,6 +85,9 @@ std::string head_lines(const TraceReport& r) {
                   time_text(r.step.replayed_ns), time_text(r.step.recorded_ns), 100 * r.step.error,
                   time_text(r.step.host_alone_ns), time_text(r.step.device_alone_ns))
             : "  no launches in this file: the host's part of the step is not known\n";
+  if (20 * r.step.before_file_ns > r.step.recorded_ns)
+    text += fmt::format("  for {} of it the device was busy with work from before the file\n",
+                        time_text(r.step.before_file_ns));
   if (r.edges[3] > 0)
     return text + fmt::format("  edges: {} by tensor ids (P3)\n", format_count(r.edges[3]));
   text += fmt::format("  edges: {} by memory (P2), {} by shapes (P1), {} guessed (P0)\n",

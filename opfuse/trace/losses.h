@@ -18,44 +18,48 @@ namespace opfuse::trace {
 enum class Severity : uint8_t { kNote, kRepair, kLoss };
 
 // name in code, severity, text
-#define OPFUSE_LOSSES(X)                                                                        \
-  X(EventCut, Loss, "events cut off at the end of the file")                                    \
-  X(EventUnreadable, Loss, "events that could not be read, skipped to the next")                \
-  X(EventTooLong, Loss, "events longer than 64 MiB, skipped")                                   \
-  X(EventWithoutTime, Loss, "events without a usable time stamp, left out")                     \
-  X(DurationNegative, Loss, "negative durations, left out of sums")                             \
-  X(DurationUnreadable, Loss, "durations that are no number, left out of sums")                 \
-  X(TimeZero, Loss, "events stamped 0 with duration 0, left out of times and chains")           \
-  X(StreamDamaged, Loss, "damaged compressed streams; what inflated before is used")            \
-  X(StreamCut, Loss, "compressed streams that end too early")                                   \
-  X(StreamTail, Loss, "bytes behind a compressed stream that are no further stream")            \
-  X(DatabaseDamaged, Loss, "queries that the database could not answer to the end")             \
-  X(ArchiveCut, Loss, "archives that end inside a member")                                      \
-  X(SliceMissing, Loss, "slice files missing in a numbered series")                             \
-  X(RowUnreadable, Loss, "table rows with an unexpected number of cells, skipped")              \
-  X(UnpairedBegin, Loss, "begin events without an end")                                         \
-  X(UnpairedEnd, Loss, "end events without a begin")                                            \
-  X(FileEmpty, Loss, "files without any event")                                                 \
-  X(FileEndMissing, Repair, "files without their closing brackets")                             \
-  X(CommaMissing, Repair, "missing commas between events or members")                           \
-  X(StrayText, Repair, "stray text between events, such as a bracket in the middle")            \
-  X(NotUtf8, Repair, "names with bytes that are not UTF-8, shown as U+FFFD")                    \
-  X(ControlBytes, Repair, "names with raw control bytes")                                       \
-  X(EscapeIllegal, Repair, "names with an illegal escape, read as a literal backslash")         \
-  X(QuoteInString, Repair, "names with an unescaped quote")                                     \
-  X(NumberNotFinite, Repair, "values inf or nan, left out of sums")                             \
-  X(WordBare, Repair, "values that are bare words, such as N/A")                                \
-  X(NumberTooLarge, Repair, "numbers beyond 64 bits, read as unknown")                          \
-  X(ParentMissing, Repair, "parent ids that no node has")                                       \
-  X(EventDuplicated, Repair, "events that are in the file twice, used once")                    \
-  X(CrossingSlices, Note, "events that end after their parent, clipped for sums")               \
-  X(CorrelationZero, Note, "device events with correlation 0, not linked")                      \
-  X(KernelOrphan, Note, "kernels without a launch in the file (begun before the window)")       \
-  X(FlowUnpaired, Note, "flow arrows with one end only")                                        \
-  X(PhaseUnknown, Note, "events of phases that are not read")                                   \
-  X(WindowEndFar, Note, "window ends far behind the last event, ignored")                       \
-  X(CategoriesMany, Note, "categories beyond the first 250, kept without a name")               \
-  X(TimesInOrder, Note, "tables without start times: one row behind the other, as in the file") \
+#define OPFUSE_LOSSES(X)                                                                         \
+  X(EventCut, Loss, "events cut off at the end of the file")                                     \
+  X(EventUnreadable, Loss, "events that could not be read, skipped to the next")                 \
+  X(EventTooLong, Loss, "events longer than 64 MiB, skipped")                                    \
+  X(EventWithoutTime, Loss, "events without a usable time stamp, left out")                      \
+  X(DurationNegative, Loss, "negative durations, left out of sums")                              \
+  X(DurationUnreadable, Loss, "durations that are no number, left out of sums")                  \
+  X(TimeZero, Loss,                                                                              \
+    "events stamped 0 with duration 0, left out; times cover the rest of the run only")          \
+  X(StreamDamaged, Loss,                                                                         \
+    "damaged compressed streams, as when several ranks write one file; what inflated before is " \
+    "used")                                                                                      \
+  X(StreamCut, Loss, "compressed streams that end too early")                                    \
+  X(StreamTail, Loss, "bytes behind a compressed stream that are no further stream")             \
+  X(DatabaseDamaged, Loss, "queries that the database could not answer to the end")              \
+  X(ArchiveCut, Loss, "archives that end inside a member")                                       \
+  X(SliceMissing, Loss, "slice files missing in a numbered series")                              \
+  X(RowUnreadable, Loss, "table rows with an unexpected number of cells, skipped")               \
+  X(UnpairedBegin, Loss, "begin events without an end")                                          \
+  X(UnpairedEnd, Loss, "end events without a begin")                                             \
+  X(FileEmpty, Loss, "files without any event")                                                  \
+  X(FileEndMissing, Repair, "files without their closing brackets")                              \
+  X(CommaMissing, Repair, "missing commas between events or members")                            \
+  X(StrayText, Repair, "stray text between events, such as a bracket in the middle")             \
+  X(NotUtf8, Repair, "names with bytes that are not UTF-8, shown as U+FFFD")                     \
+  X(ControlBytes, Repair, "names with raw control bytes")                                        \
+  X(EscapeIllegal, Repair, "names with an illegal escape, read as a literal backslash")          \
+  X(QuoteInString, Repair, "names with an unescaped quote")                                      \
+  X(NumberNotFinite, Repair, "values inf or nan, left out of sums")                              \
+  X(WordBare, Repair, "values that are bare words, such as N/A")                                 \
+  X(NumberTooLarge, Repair, "numbers beyond 64 bits, read as unknown")                           \
+  X(ParentMissing, Repair, "parent ids that no node has")                                        \
+  X(EventDuplicated, Repair, "events that are in the file twice, used once")                     \
+  X(CrossingSlices, Note, "events that end after their parent, clipped for sums")                \
+  X(CorrelationZero, Note, "device events with correlation 0, not linked")                       \
+  X(KernelOrphan, Note, "kernels without a launch in the file (begun before the window)")        \
+  X(BackwardUnpaired, Note, "backward nodes whose forward operator is not in the file")          \
+  X(FlowUnpaired, Note, "flow arrows with one end only")                                         \
+  X(PhaseUnknown, Note, "events of phases that are not read")                                    \
+  X(WindowEndFar, Note, "window ends far behind the last event, ignored")                        \
+  X(CategoriesMany, Note, "categories beyond the first 250, kept without a name")                \
+  X(TimesInOrder, Note, "tables without start times: one row behind the other, as in the file")  \
   X(WholeMicroseconds, Note, "files whose times are whole microseconds: times are +-1 us")
 
 enum class LossKind : uint8_t {
