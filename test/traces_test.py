@@ -212,3 +212,54 @@ def test_the_page_of_view_answers_to_keys(tmp_path):
         page.wait_for(f"timeline.range().to - timeline.range().from < {before}")
         assert page.evaluate("timeline.steps[0].count") > 1900
         assert page.errors == []
+
+
+def large_trace(events: int) -> str:
+    """Nested operators on four threads, kernels on two streams, frames of Python: 30 rows deep."""
+    rows, now = [], 0
+    while len(rows) < events:
+        thread, now = len(rows) // 30 % 4, now + 90
+        for depth in range(24):
+            name = f"model.py({depth}): forward" if depth < 16 else f"aten::op{(now + depth) % 37}"
+            cat = "python_function" if depth < 16 else "cpu_op"
+            head = f'"ph":"X","cat":"{cat}","name":"{name}","pid":1,"tid":{thread}'
+            rows.append(f'{{{head},"ts":{now + depth}.25,"dur":{80 - 2 * depth}}}')
+        for i in range(6):
+            head = f'"ph":"X","cat":"kernel","name":"kernel{i}","pid":0,"tid":{7 + i % 2}'
+            args = f'"args":{{"stream":{7 + i % 2},"device":0,"correlation":{len(rows)}}}'
+            rows.append(f'{{{head},"ts":{now + 14 * i}.5,"dur":12,{args}}}')
+    return '{"traceEvents": [\n' + ",\n".join(rows) + "\n]}"
+
+
+def test_a_quarter_of_a_million_events_are_drawn_smoothly(tmp_path):
+    """A frame draws about a mark a pixel of the rows that are seen, however much is recorded."""
+    if find_chromium() is None:
+        pytest.skip("no Chromium")
+    (tmp_path / "large.json").write_text(large_trace(240_000))
+    page_file = tmp_path / "large.html"
+    done = opfuse("view", "large.json", "-o", page_file, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert page_file.stat().st_size < 8 << 20
+    with Browser() as browser:
+        page: Page = browser.open(page_file.as_uri())
+        assert page.evaluate("timeline.steps[0].count") >= 240_000
+        page.evaluate("timeline.canvas.scrollIntoView(); timeline.canvas.focus()")
+        seen = page.evaluate("Math.ceil(timeline.shown / 18) * timeline.width")
+        for keys in ("", "wwww", "dd", "wwwwwwww", "aa", "ssssssssssss"):
+            for key in keys:
+                page.press(key)
+            page.wait_for("!timeline.pending")
+            assert 0 < page.evaluate("timeline.marks") < seen
+        page.evaluate("timeline.find('op7')")
+        page.wait_for("!timeline.pending")
+        assert 0 < page.evaluate("timeline.marks") < seen
+        # More rows than fit scroll under the axis; the canvas keeps a size that is drawn.
+        assert page.evaluate("timeline.canvas.height / timeline.ratio") <= 1500
+        bottom = "timeline.height - timeline.shown"
+        page.evaluate(f"timeline.stage.scrollTop = {bottom}")
+        page.wait_for(f"!timeline.pending && timeline.top >= {bottom} - 1")
+        lowest = page.evaluate("timeline.lanes[timeline.lanes.length - 1].y")
+        assert page.evaluate(f"timeline.hit(timeline.width / 2, {lowest} + 9) !== null")
+        frames = page.evaluate("timeline.frameTimes")
+        print(f"median frame {sorted(frames)[len(frames) // 2]:.1f} ms of {len(frames)}")
+        assert page.errors == []

@@ -54,8 +54,13 @@ class ViewTable {
     }
   }
 
-  // What was analysed: a step, or everything.
+  // What was analysed: everything, or what began in a step.
   void find_range() {
+    if (view_.events->whole) {
+      from_ = std::numeric_limits<int64_t>::min() + 1;
+      to_ = std::numeric_limits<int64_t>::max();
+      return;
+    }
     const trace::EventTable& events = view_.events->table;
     for (const trace::EventRow& event : events.events) cover(event.start_ns, event.dur_ns);
     for (const trace::KernelRow& kernel : events.kernels) cover(kernel.start_ns, kernel.dur_ns);

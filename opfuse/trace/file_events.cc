@@ -322,9 +322,13 @@ Result<FileEvents> file_events(const TraceFile& file, const Calls& calls,
   constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
   if (!step) return Converter(file, calls).run(kNoTime + 1, kAll);
   for (size_t i = 0; i < file.size(); ++i)
-    if (file.kind[i] == FileKind::kAnnotation && step_number(file.text(file.name[i])) == step)
-      return Converter(file, calls)
-          .run(file.start_ns[i], file.start_ns[i] + std::max<int64_t>(file.dur_ns[i], 0));
+    if (file.kind[i] == FileKind::kAnnotation && step_number(file.text(file.name[i])) == step) {
+      FileEvents events =
+          Converter(file, calls)
+              .run(file.start_ns[i], file.start_ns[i] + std::max<int64_t>(file.dur_ns[i], 0));
+      events.whole = false;
+      return events;
+    }
   std::string known;
   for (int64_t number : steps_of(file)) known += fmt::format(" {}", number);
   return Error{known.empty()

@@ -16,6 +16,7 @@ namespace opfuse::trace {
 struct FileEvents {
   EventTable table;
   std::vector<int32_t> row_of;  // by event: its row in the file
+  bool whole = true;            // not one step of it
 };
 
 // `step`: only what began inside the annotation ProfilerStep#<step>; an error names those there

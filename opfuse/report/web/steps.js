@@ -19,6 +19,13 @@ function decodeColumn(base64, count) {
   return out;
 }
 
+// How many of the first i ids are.
+function countTo(ids, is) {
+  const counts = new Int32Array(ids.length + 1);
+  for (let i = 0; i < ids.length; i++) counts[i + 1] = counts[i] + (is(ids[i]) ? 1 : 0);
+  return counts;
+}
+
 class RecordedStep {
   constructor(packed, strings, index) {
     this.index = index;
@@ -66,11 +73,10 @@ class RecordedStep {
     for (let i = 0; i < this.count; i++) if (this.self[i] < 0) this.self[i] = 0;
   }
 
-  // `marked[i]`: how many of the first i events belong to a chain.
+  // `marked[i]`: how many of the first i events belong to a chain; `found`: are found by the search.
   makeLane(ids, thread, depth) {
-    const marked = new Int32Array(ids.length + 1);
-    ids.forEach((id, i) => (marked[i + 1] = marked[i] + (this.chain[id] ? 1 : 0)));
-    return {step: this, thread, depth, ids: Int32Array.from(ids), marked};
+    const marked = countTo(ids, (id) => this.chain[id] > 0);
+    return {step: this, thread, depth, ids: Int32Array.from(ids), marked, found: null};
   }
 
   // Autograd sequence number -> events that carry it.
@@ -137,9 +143,15 @@ class RecordedStep {
     return low;
   }
 
-  // First index of `lane`, from `low` on, whose event starts at `time` or later.
+  // First index of `lane`, from `low` on, whose event starts at `time` or later: most often near.
   firstFrom(lane, time, low) {
-    let high = lane.ids.length;
+    let high = low, step = 1;
+    while (high < lane.ids.length && this.start[lane.ids[high]] < time) {
+      low = high + 1;
+      high += step;
+      step *= 2;
+    }
+    high = Math.min(high, lane.ids.length);
     while (low < high) {
       const middle = (low + high) >> 1;
       if (this.start[lane.ids[middle]] < time) low = middle + 1;
