@@ -40,7 +40,9 @@ def run(function, arguments):
 
 
 def raised(arguments):
-    return {
-        k: v.detach().double().requires_grad_(v.requires_grad) if isinstance(v, torch.Tensor) else v
-        for k, v in arguments.items()
-    }
+    def raise_one(v):
+        if not isinstance(v, torch.Tensor) or v.dtype == torch.bool:
+            return v
+        return v.detach().double().requires_grad_(v.requires_grad)
+
+    return {k: raise_one(v) for k, v in arguments.items()}

@@ -92,27 +92,27 @@ def test_strides_are_those_of_the_small_operators(case):
 def permuted(tensor):
     """The same values, with the dimensions but the last two reversed in memory."""
     if tensor.dim() < 3:
-        return tensor
+        return tensor.detach()
     order = [*reversed(range(tensor.dim() - 1)), tensor.dim() - 1]
     back = [order.index(i) for i in range(tensor.dim())]
-    return tensor.detach().permute(order).contiguous().permute(back).requires_grad_()
+    return tensor.detach().permute(order).contiguous().permute(back)
 
 
 def gapped(tensor):
     """The same values in a wider tensor, as halves of one tensor have it."""
     wide = torch.empty(*tensor.shape[:-1], 2 * tensor.shape[-1], dtype=tensor.dtype)
     wide[..., : tensor.shape[-1]] = tensor.detach()
-    return wide[..., : tensor.shape[-1]].requires_grad_()
+    return wide[..., : tensor.shape[-1]]
 
 
 def misaligned(tensor):
     """The same values one element past an aligned address."""
     flat = torch.empty(tensor.numel() + 1, dtype=tensor.dtype)[1:]
-    return flat.view(tensor.shape).copy_(tensor.detach()).requires_grad_()
+    return flat.view(tensor.shape).copy_(tensor.detach())
 
 
 def reversed_strides(tensor):
-    return tensor.detach().T.contiguous().T.requires_grad_() if tensor.dim() == 2 else tensor
+    return tensor.detach().T.contiguous().T if tensor.dim() == 2 else tensor.detach()
 
 
 @pytest.mark.parametrize(

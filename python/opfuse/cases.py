@@ -30,11 +30,13 @@ class Case:
     values: dict[str, Any]
     layout: str
     constant: tuple[str, ...]  # tensors without a gradient
+    boolean: tuple[str, ...] = ()  # tensors of True and False, True in the first column
 
     @property
     def title(self) -> str:
         parts = ["x".join(map(str, shape)) for shape in self.shapes.values() if shape]
         parts += [f"{name}={value}" for name, value in self.values.items() if name != "eps"]
+        parts += [f"boolean {name}" for name in self.boolean]
         return "-".join(
             [self.operator, *parts, *([self.layout] if self.layout != "contiguous" else [])]
         )
@@ -51,6 +53,10 @@ class Case:
 
     def _tensor(self, name, shape, dtype, generator, requires_grad) -> Tensor:
         tensor = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+        if name in self.boolean:
+            tensor = tensor > 0
+            tensor[..., 0] = True
+            return tensor
         if name.endswith("var"):
             tensor = tensor.abs() + 0.5
         if len(shape) == 4:
@@ -80,9 +86,10 @@ def read_operator(text: str) -> Operator:
     def case(row: dict) -> Case:
         shapes = {key: value for key, value in row.items() if key in tensors}
         values = {
-            key: value for key, value in row.items() if key not in tensors and key != "layout"
+            key: value for key, value in row.items() if key not in (*tensors, "layout", "boolean")
         }
-        return Case(name, shapes, values, row.get("layout", "contiguous"), constant)
+        layout, boolean = row.get("layout", "contiguous"), tuple(row.get("boolean", ()))
+        return Case(name, shapes, values, layout, constant, boolean)
 
     cases = tuple(map(case, content.pop("cases")))
     bench = tuple(map(case, content.pop("bench")))

@@ -54,6 +54,28 @@ def dropout_add_layer_norm(x, residual, weight=None, bias=None, p=0.0, training=
     return F.layer_norm(total, total.shape[-1:], weight, bias, eps), total
 
 
+def scale_mask_softmax(x, mask=None, scale=1.0, causal=False, fill=float("-inf")):
+    scores = x * scale
+    if mask is not None and mask.dtype != torch.bool:
+        scores = scores + mask
+    elif mask is not None:
+        scores = scores.masked_fill(~mask, fill)
+    if causal:
+        hidden = torch.ones(x.shape[-2:], dtype=torch.bool, device=x.device).tril().logical_not()
+        scores = scores.masked_fill(hidden, fill)
+    return torch.softmax(scores, -1)
+
+
+def layer_norm_channels(x, weight=None, bias=None, eps=1e-6, channels_last=False):
+    if channels_last:
+        y = F.layer_norm(x.permute(0, 2, 3, 1), (x.shape[1],), weight, bias, eps)
+        return y.permute(0, 3, 1, 2)
+    d = x - x.mean(1, keepdim=True)
+    y = d / torch.sqrt((d * d).mean(1, keepdim=True) + eps)
+    y = y if weight is None else y * weight[:, None, None]
+    return y if bias is None else y + bias[:, None, None]
+
+
 def rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
     r = cos.shape[-1]
     head, rest = x[..., :r], x[..., r:]

@@ -29,6 +29,8 @@ _swish_beta = _ops.opfuse.swish_beta.default
 _rms_norm = _ops.opfuse.rms_norm.default
 _add_rms_norm = _ops.opfuse.add_rms_norm.default
 _dropout_add_layer_norm = _ops.opfuse.dropout_add_layer_norm.default
+_scale_mask_softmax = _ops.opfuse.scale_mask_softmax.default
+_layer_norm_channels = _ops.opfuse.layer_norm_channels.default
 _rope = _ops.opfuse.rope.default
 _sigmoid_gate = _ops.opfuse.sigmoid_gate.default
 _batch_norm_act = _ops.opfuse.batch_norm_act.default
@@ -148,6 +150,50 @@ def dropout_add_layer_norm(
         if p < 1:
             noise = noise.div_(1 - p)
     return _dropout_add_layer_norm(x, residual, noise, weight, bias, eps)
+
+
+def scale_mask_softmax(
+    x: Tensor,
+    mask: Tensor | None = None,
+    scale: float = 1.0,
+    causal: bool = False,
+    fill: float = float("-inf"),
+) -> Tensor:
+    """`softmax(mask(x * scale), -1)`: the probabilities of attention, where they are wanted.
+
+    x is (..., q, k). A floating mask is added; a boolean one says which scores take part, the
+    others become `fill` (-1e4 or torch.finfo(dtype).min where the code replaced has it);
+    causal=True lets row i see columns 0 to i, as scaled_dot_product_attention does. The kernel
+    wants a mask whose last size is k and whose others are 1 or those of x; a mask that is trained
+    takes the small operators. A row without any score is NaN with fill=-inf and uniform with a
+    finite one, as from masked_fill and softmax; scores that take no part have the gradient 0. The
+    result is contiguous. Class E1. Saves the result and the boolean mask.
+
+    Example: `scale_mask_softmax(torch.randn(2, 4, 5, 5), None, 0.125, causal=True)`
+    """
+    return _scale_mask_softmax(x, mask, scale, causal, fill)
+
+
+def layer_norm_channels(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-6,
+    channels_last: bool = False,
+) -> Tensor:
+    """Layer norm over the channels of images (ConvNeXt). With `d = x - x.mean(1, keepdim=True)`:
+
+    `d / sqrt((d * d).mean(1, keepdim=True) + eps) * weight[:, None, None] + bias[:, None, None]`
+
+    x is (N, C, H, W), contiguous or channels_last, and the result is laid out as x. With
+    channels_last=True it is channels_last whatever x is, as
+    `F.layer_norm(x.permute(0, 2, 3, 1), (C,), …).permute(0, 3, 1, 2)` gives it. weight and bias are
+    (C,); the kernel wants them in x's dtype. Class E1. Saves x and the weight. Raises RuntimeError
+    for an x that is not 4-dimensional.
+
+    Example: `layer_norm_channels(torch.randn(2, 8, 5, 5), torch.ones(8), torch.zeros(8))`
+    """
+    return _layer_norm_channels(x, weight, bias, eps, channels_last)
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:

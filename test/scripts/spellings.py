@@ -140,7 +140,7 @@ def layer_norm_channels_image(x, w=torch.ones(8), b=torch.zeros(8)):  # layer_no
     return w[:, None, None] * x + b[:, None, None]
 
 
-def layer_norm_permuted_image(x, w=torch.ones(8), b=torch.zeros(8)):  # layer_norm_channels
+def layer_norm_permuted_image(x, w=torch.ones(8), b=torch.zeros(8)):  # layer_norm_channels_moved
     x = x.permute(0, 2, 3, 1)
     return F.layer_norm(x, (8,), w, b, 1e-6).permute(0, 3, 1, 2)
 

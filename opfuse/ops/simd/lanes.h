@@ -37,6 +37,25 @@ OPFUSE_INLINE void put(S* p, VectorOf<S> v, Part lanes) {
   store_n(p, v, lanes.n);
 }
 
+// Bytes as the whole numbers of V's width, for masks.
+template <class V>
+OPFUSE_INLINE auto load_bytes(const uint8_t* p, Full) {
+  if constexpr (sizeof(V{}[0]) == 4) {
+    typedef uint8_t U8v __attribute__((vector_size(kF32Lanes)));
+    return __builtin_convertvector(load_bits<U8v>(p), I32v);
+  } else {
+    I64v v = {};
+    for (int i = 0; i < kLanesOf<I64v>; ++i) v[i] = p[i];
+    return v;
+  }
+}
+template <class V>
+OPFUSE_INLINE auto load_bytes(const uint8_t* p, Part lanes) {
+  uint8_t bytes[kLanesOf<V>] = {};
+  std::memcpy(bytes, p, static_cast<size_t>(lanes.n));
+  return load_bytes<V>(bytes, Full{});
+}
+
 // body(i, Full or Part) over [0, n).
 template <class S, class Body>
 OPFUSE_INLINE void sweep_lanes(int64_t n, const Body& body) {

@@ -95,7 +95,8 @@ template <class V>
 OPFUSE_INLINE V sigmoid_pair(V x, V* complement) {
   const V e = exp_negated(x);
   const V s = splat<V>(1) / (e + splat<V>(1));
-  *complement = at_most(splat<V>(3.4e38), e) * s;  // 0 * infinity is not wanted
+  // 0 * infinity is not wanted: where e overflows, s is 0.
+  *complement = at_most(splat<V>(sizeof(V{}[0]) == 8 ? 1.7e308 : 3.4e38), e) * s;
   return s;
 }
 

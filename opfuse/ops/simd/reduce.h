@@ -1,7 +1,7 @@
 #pragma once
-// Sums along a row.
+// Sums and maxima along a row.
 
-#include "opfuse/ops/simd/memory.h"
+#include "opfuse/ops/simd/lanes.h"
 
 namespace opfuse::ops {
 namespace {
@@ -27,18 +27,50 @@ OPFUSE_INLINE void sweep_chains(int64_t n, const F& f, const G& g) {
   if (i < n) g(i, n - i);
 }
 
+// body(i, chain, Full or Part) over a row.
+template <class S, class Body>
+OPFUSE_INLINE void sweep_row(int64_t n, const Body& body) {
+  sweep_chains<kLanes<S>>(
+      n, [&](int64_t i, int chain) { body(i, chain, Full{}); },
+      [&](int64_t i, int64_t left) { body(i, 0, Part{left}); });
+}
+
+// v in the lanes in use, `other` in the rest.
+template <class V>
+OPFUSE_INLINE V only(V v, Full, double = 0) {
+  return v;
+}
+template <class V>
+OPFUSE_INLINE V only(V v, Part lanes, double other = 0) {
+  for (int64_t i = lanes.n; i < kLanesOf<V>; ++i) v[i] = static_cast<decltype(v[0] + 0)>(other);
+  return v;
+}
+
+// The largest value of a row, in 4 chains. NaN is left out: whoever takes differences to the
+// maximum finds it again.
+template <class V>
+struct Maxima {
+  V top[4];
+
+  OPFUSE_INLINE Maxima() {
+    for (V& v : top) v = splat<V>(-__builtin_inf());
+  }
+  OPFUSE_INLINE void include(int chain, V v) { top[chain] = v > top[chain] ? v : top[chain]; }
+  OPFUSE_INLINE auto total() const {
+    auto largest = top[0][0];
+    for (const V& v : top)
+      for (int i = 0; i < kLanesOf<V>; ++i) largest = v[i] > largest ? v[i] : largest;
+    return largest;
+  }
+};
+
 // sum over i of a[i] b[i].
 template <class S>
 OPFUSE_INLINE auto dot(const S* a, const S* b, int64_t n) {
   Chains<VectorOf<S>> sums;
-  sweep_chains<kLanes<S>>(
-      n,
-      [&](int64_t i, int chain) {
-        sums.sum[chain] = fma(load(a + i), load(b + i), sums.sum[chain]);
-      },
-      [&](int64_t i, int64_t left) {
-        sums.sum[0] = fma(load_n(a + i, left), load_n(b + i, left), sums.sum[0]);
-      });
+  sweep_row<S>(n, [&](int64_t i, int chain, auto lanes) {
+    sums.sum[chain] = fma(load(a + i, lanes), load(b + i, lanes), sums.sum[chain]);
+  });
   return sums.total();
 }
 
