@@ -1,6 +1,6 @@
 # Thin: every target is a script or a preset that can be run by itself.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-all fuzz check format clean uninstall
+.PHONY: help setup build demo test test-all cross fuzz check format clean uninstall
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
@@ -38,6 +38,9 @@ test-all: test ## The tests, the C++ tests again under the sanitizers, and fuzzi
 	@ctest --preset asan --progress
 	@if command -v clang++ >/dev/null; then tools/fuzz.sh; \
 	else echo 'make test-all: no clang++, so the readers of trace files are not fuzzed'; fi
+
+cross: ## Cross-compile the core for aarch64 and run its tests under qemu-user: many minutes
+	@tools/cross_aarch64.sh
 
 fuzz: ## Fuzz each reader of trace files for 10 minutes (clang++)
 	@tools/fuzz.sh
