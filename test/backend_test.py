@@ -335,3 +335,29 @@ def test_a_language_model_trains_alike(backend):
 def test_an_option_that_is_none_is_an_error(backend):
     with pytest.raises(ValueError, match="expected allow to be 'E1' or 'E2', found 'E9'"):
         backend.optimize(Net(), allow="E9")
+
+
+def test_the_sum_after_a_norm_is_part_of_the_chain(backend):
+    class Residual(nn.Module):
+        """The last norm of a block, without and with drop connect."""
+
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.BatchNorm2d(8), nn.BatchNorm2d(8)
+
+        def forward(self, x, mask):
+            x = x + self.first(torch.tanh(x))
+            return self.second(torch.tanh(x)) / 0.8 * mask + torch.tanh(x)
+
+    eager = Residual()
+    model = copy.deepcopy(eager)
+    run = backend.optimize(model)
+    mask = torch.tensor([1.0, 0.0, 1.0]).view(3, 1, 1, 1)
+    for _ in range(3):
+        x = torch.randn(3, 8, 5, 5)
+        torch.testing.assert_close(run(x, mask), eager(x, mask))
+    assert backend.reports()[-1].replaced() == {
+        "batch_norm_add": 1, "batch_norm_drop_connect_add": 1,
+    }  # fmt: skip
+    for name, buffer in eager.named_buffers():
+        torch.testing.assert_close(dict(model.named_buffers())[name], buffer)

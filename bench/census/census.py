@@ -15,7 +15,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 FAMILIES = {
     "attention_dropout": "attention", "attention_unscaled": "attention",
-    "drop_connect_add": "drop_path_add", "rope_interleaved": "rope",
+    "drop_connect_add": "drop_path_add", "batch_norm_drop_connect_add": "drop_path_add",
+    "rope_interleaved": "rope",
 }  # fmt: skip
 
 

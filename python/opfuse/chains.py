@@ -76,3 +76,27 @@ def batch_norm_act_depthwise(
         return functional.batch_norm_act_depthwise(x, *norm, filters, tuple(stride), sides)[0]
     y = functional.batch_norm_act(x, *norm)
     return depthwise_conv2d(y, filters, None, stride, padding, pad)
+
+
+def batch_norm_drop_connect_add(
+    x: Tensor,
+    residual: Tensor,
+    mask: Tensor,
+    keep: float,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Tensor:
+    """`F.batch_norm(x, …) / keep * mask + residual`, as EfficientNet-PyTorch drops whole samples.
+
+    x and residual are (N, C, H, W), mask (N, 1, 1, 1) of zeros and ones, without a gradient.
+
+    Example: `batch_norm_drop_connect_add(x, x, torch.ones(2, 1, 1, 1), 0.8, None, None, None, None,
+    True, 0.1, 1e-5)`
+    """
+    norm = (running_mean, running_var, weight, bias, training, momentum, eps)
+    return functional.batch_norm_act(x, *norm, "none", mask.reshape(-1) / keep, residual)

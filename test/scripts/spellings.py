@@ -257,6 +257,17 @@ def batch_norm_gelu_image(x, s=stats()):  # batch_norm_gelu
     return F.gelu(F.batch_norm(x, *s, training=True))
 
 
+def batch_norm_add_image(x, r=torch.randn(2, 8, 4, 4), s=stats()):  # batch_norm_add
+    return r + F.batch_norm(x, *s, training=True)
+
+
+def batch_norm_connect_image(  # batch_norm_drop_connect_add
+    x, r=torch.randn(2, 8, 4, 4), s=stats()
+):
+    mask = torch.floor(0.8 + torch.rand([2, 1, 1, 1]))
+    return F.batch_norm(x, *s, training=True) / 0.8 * mask + r
+
+
 def batch_norm_se_image(
     x, s=stats(), a=torch.randn(2, 8, 1, 1), b=torch.randn(8, 2, 1, 1)
 ):  # batch_norm_act_se
