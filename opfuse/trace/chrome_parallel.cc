@@ -1,6 +1,7 @@
 #include "opfuse/trace/chrome_parallel.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -13,8 +14,6 @@
 namespace opfuse::trace {
 namespace {
 
-// Small enough for the text and the marks of a piece to stay in a core's second cache.
-constexpr size_t kPiece = 512 << 10;
 // Text that is read before the columns are reserved by what it became.
 constexpr int64_t kSample = 4 << 20;
 
@@ -55,7 +54,7 @@ struct Piece {
   std::vector<std::pair<int32_t, FileThread>> threads;  // by the reader's row
   std::vector<StringId> categories;                     // all of the reader's
   bool between_events = false;
-  bool taken = false, done = false;
+  bool done = false;
 };
 
 // What one thread reads with. It stays from piece to piece: texts, threads, categories and the
@@ -149,32 +148,37 @@ class ParallelReader {
       : source_(source), options_(options), file_(*file), joiner_(file) {}
 
   void run() {
-    Reader reader;
-    for (int i = 1; i < options_.threads; ++i) workers_.emplace_back([this] { work(); });
-    while (!ended_ && !broken_) {
-      if (!add_piece()) break;
-      // The reading thread works too, once there is enough for the others.
-      while (!broken_ && waiting() >= 2 * static_cast<size_t>(options_.threads)) {
-        if (Piece* piece = take()) parse(piece, &reader);
-        join_ready(false);
-      }
-      join_ready(false);
+    for (int i = 0; i < options_.threads; ++i) readers_.push_back(std::make_unique<Reader>());
+    for (size_t i = 1; i < readers_.size(); ++i)
+      workers_.emplace_back([this, reader = readers_[i].get()] { work(reader); });
+    while (Piece* piece = next_piece()) {
+      parse(piece, readers_[0].get());
+      join_ready(outstanding() >= most_outstanding());
     }
-    while (!broken_ && !pieces_.empty()) {
-      if (Piece* piece = take()) parse(piece, &reader);
-      join_ready(true);
-    }
+    while (!broken_ && outstanding() > 0) join_ready(true);
     stop();
     if (broken_) read_rest();
     file_.losses.merge(source_->losses());
   }
 
  private:
-  // Reads on until there is a cut. False at the end or where no cut is found.
-  bool add_piece() {
+  // A thread reads the text that it takes: it is in this core's caches then.
+  Piece* next_piece() {
+    std::lock_guard reading(source_mutex_);
+    return ended_ || broken_ ? nullptr : add_piece();
+  }
+
+  size_t most_outstanding() const { return 4 * static_cast<size_t>(options_.threads); }
+  size_t outstanding() {
+    std::lock_guard lock(mutex_);
+    return pieces_.size();
+  }
+
+  // Reads on until there is a cut; nullptr where none is found.
+  Piece* add_piece() {
     std::unique_ptr<Piece> piece = spare();
     Buffer& buffer = piece->text;
-    const size_t have = tail_.size(), wanted = std::max(kPiece, have * 2);
+    const size_t have = tail_.size(), wanted = std::max(options_.piece_bytes, have * 2);
     buffer.reserve(wanted);
     std::ranges::copy(tail_, buffer.data());
     tail_.clear();
@@ -192,7 +196,7 @@ class ParallelReader {
       if (cut == text.npos || cut == 0) {
         broken_ = true;
         tail_ = text;
-        return false;
+        return nullptr;
       }
       ++cut;  // behind the newline or comma
       tail_ = text.substr(cut);
@@ -203,21 +207,19 @@ class ParallelReader {
     piece->last = ended_;
     offset_ += static_cast<int64_t>(buffer.size());
     first_ = false;
-    {
-      std::lock_guard lock(mutex_);
-      pieces_.push_back(std::move(piece));
-    }
-    changed_.notify_one();
-    return true;
+    std::lock_guard lock(mutex_);
+    pieces_.push_back(std::move(piece));
+    return pieces_.back().get();
   }
 
   // A piece that is joined already, without what it held but with its memory.
   std::unique_ptr<Piece> spare() {
+    std::lock_guard lock(mutex_);
     if (spares_.empty()) return std::make_unique<Piece>();
     std::unique_ptr<Piece> piece = std::move(spares_.back());
     spares_.pop_back();
     piece->text.set_size(0);
-    piece->between_events = piece->taken = piece->done = false;
+    piece->between_events = piece->done = false;
     return piece;
   }
 
@@ -230,34 +232,16 @@ class ParallelReader {
     changed_.notify_all();
   }
 
-  // Pieces that nobody has begun.
-  size_t waiting() {
-    std::lock_guard lock(mutex_);
-    return static_cast<size_t>(
-        std::ranges::count_if(pieces_, [](const auto& piece) { return !piece->taken; }));
-  }
-
-  Piece* take() {
-    std::lock_guard lock(mutex_);
-    for (const auto& piece : pieces_)
-      if (!piece->taken) {
-        piece->taken = true;
-        return piece.get();
-      }
-    return nullptr;
-  }
-
-  void work() {
-    Reader reader;
+  void work(Reader* reader) {
     while (true) {
       {
         std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] {
-          return stop_ || std::ranges::any_of(pieces_, [](const auto& p) { return !p->taken; });
-        });
+        changed_.wait(lock, [&] { return stop_ || pieces_.size() < most_outstanding(); });
         if (stop_) return;
       }
-      if (Piece* piece = take()) parse(piece, &reader);
+      Piece* piece = next_piece();
+      if (piece == nullptr) return;
+      parse(piece, reader);
     }
   }
 
@@ -274,23 +258,29 @@ class ParallelReader {
     reserved_ = true;
   }
 
-  // Joins what is done, in order. `wait`: for the first piece, at least.
+  // Joins what is done, in order. `wait`: for the first piece.
   void join_ready(bool wait) {
-    while (!pieces_.empty()) {
-      Piece* piece = pieces_.front().get();
+    while (true) {
+      Piece* piece = nullptr;
       {
         std::unique_lock lock(mutex_);
-        if (wait && piece->taken) changed_.wait(lock, [&] { return piece->done; });
+        if (pieces_.empty()) return;
+        piece = pieces_.front().get();
+        if (wait) changed_.wait(lock, [&] { return piece->done; });
         if (!piece->done) return;
       }
+      wait = false;
       if (!piece->last && !piece->between_events) {
         broken_ = true;
         return;
       }
       join(piece);
-      std::lock_guard lock(mutex_);
-      spares_.push_back(std::move(pieces_.front()));
-      pieces_.pop_front();
+      {
+        std::lock_guard lock(mutex_);
+        spares_.push_back(std::move(pieces_.front()));
+        pieces_.pop_front();
+      }
+      changed_.notify_all();
     }
   }
 
@@ -319,12 +309,15 @@ class ParallelReader {
   std::string boundary_, tail_;
   FileJoiner joiner_;
   int64_t offset_ = 0;
-  bool reserved_ = false, first_ = true, bare_ = false, ended_ = false, broken_ = false;
+  bool reserved_ = false, first_ = true, bare_ = false, ended_ = false;
+  std::atomic<bool> broken_ = false;
 
+  std::mutex source_mutex_;  // of what add_piece() uses
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::vector<std::unique_ptr<Reader>> readers_;  // one a thread; pieces refer to them
   std::deque<std::unique_ptr<Piece>> pieces_;
-  std::vector<std::unique_ptr<Piece>> spares_;  // of the reading thread
+  std::vector<std::unique_ptr<Piece>> spares_;
   std::vector<std::thread> workers_;
   bool stop_ = false;
 };

@@ -13,6 +13,9 @@ namespace opfuse::trace {
 struct ChromeReadOptions {
   int threads = 1;
   int64_t expected_bytes = -1;  // of text, to reserve the columns; -1: not known
+  // Of text that a thread takes at once: small enough for the text and its marks to stay in a
+  // core's second cache. Pieces grow to hold an event.
+  size_t piece_bytes = 512 << 10;
 };
 
 // Appends the events of `source` to `file`.

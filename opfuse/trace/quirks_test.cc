@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "opfuse/trace/byte_source.h"
+#include "opfuse/trace/chrome_reader.h"
 #include "opfuse/trace/file_text.h"
 #include "opfuse/trace/read.h"
 
@@ -133,6 +135,21 @@ TEST(Quirks, AreReadAndNamed) {
     EXPECT_EQ(print_events(*file), quirk.events);
     EXPECT_EQ(print_losses(file->losses), quirk.losses);
   }
+}
+
+// Pieces end inside of every kind of damage: two threads say what one says.
+TEST(Quirks, AreTheSameInPiecesOfTwoThreads) {
+  for (const Quirk& quirk : kQuirks)
+    for (const size_t piece : {40, 64, 100, 200}) {
+      SCOPED_TRACE(std::string(quirk.name) + ", pieces of " + std::to_string(piece));
+      TraceFile file;
+      file.format = "chrome";
+      const auto source = bytes_of(quirk.text);
+      read_chrome(source.get(), {.threads = 2, .piece_bytes = piece}, &file);
+      finish_trace_file(&file);
+      EXPECT_EQ(print_events(file), quirk.events);
+      EXPECT_EQ(print_losses(file.losses), quirk.losses);
+    }
 }
 
 // Every beginning of a file gives the events that are whole in it.
