@@ -58,6 +58,7 @@ TEST(TraceAnalysis, TheNormsAndGatesOfQwen) {
   EXPECT_EQ(calls_of(a, "silu"), 0);  // its SiLU is fused already
   EXPECT_EQ(calls_of(a, "rms_norm") + calls_of(a, "add_rms_norm"), 49);
   EXPECT_EQ(calls_of(a, "silu_mul"), 24);
+  EXPECT_EQ(calls_of(a, "rope"), 48);
   int64_t norms_ns = 0, kernels_ns = 0;
   for (const match::Match& match : a.matches.matches) {
     if (!match.rule->name.ends_with("rms_norm") || !match.refusals.empty()) continue;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "opfuse/graph/effects.h"
 #include "opfuse/graph/infer_memory.h"
@@ -126,13 +127,27 @@ class EdgeFinder {
   // A result that nothing has read is what is computed with next, the newest first. Then what the
   // pointwise operators since the last other one (a product, a convolution) have made or used: the
   // one that was touched longest ago is a variable (x in x * sigmoid(f(x))), what was read last
-  // was most often a temporary. Further back the newest is as good as any.
+  // was most often a temporary. Further back the newest is as good as any. A part is cut out of
+  // what the operator just before read, not of what that one made: x * cos + cat(-x2, x1) * sin.
   std::pair<int, NodeId> likeliness(const Candidate& candidate, NodeId reader) const {
     const auto read = last_read_.find(candidate.value);
+    if (read != last_read_.end() && read->second == reader - 1) {
+      const Node &node = nodes_.graph.nodes[reader], &before = nodes_.graph.nodes[reader - 1];
+      if (is_part(node)) return {3, kNone};
+      if (node.op == before.op && node.schema != nullptr && node.schema->is_view())
+        return {-1, kNone};  // nobody makes the same view twice: cos, then sin
+    }
     if (candidate.node == kNone) return {0, kNone};
     if (read == last_read_.end()) return {2, candidate.node};
     if (candidate.node >= last_other_ && reader - read->second <= kNear) return {1, -read->second};
     return {0, candidate.node};
+  }
+
+  static bool is_part(const Node& node) {
+    for (std::string_view name : {"aten.slice.Tensor", "aten.narrow", "aten.chunk",
+                                  "aten.split.Tensor", "aten.split_with_sizes"})
+      if (node.op == name) return true;
+    return false;
   }
 
   // No part of a chain of small operators.
@@ -193,7 +208,7 @@ class EdgeFinder {
       if (wanted.dtype != DType::kUnknown) learn_look(value, wanted);
       last_read_[value] = id;
     }
-    order_operands(id, &chosen);
+    order_operands(id, places, &chosen);
     for (size_t i = 0; i < places.size(); ++i) {
       Input& input = graph().nodes[id].inputs[places[i].first];
       input.values[places[i].second] = chosen[i].first;
@@ -218,12 +233,45 @@ class EdgeFinder {
     known_[look_of(known)].push_back({value, graph().values[value].producer, buffer->second});
   }
 
+  // Memory without gaps, in any order of the dimensions; true where the strides are not known.
+  static bool is_dense(const TensorMeta& meta) {
+    if (!meta.shape_known || meta.strides.size() != meta.shape.size()) return true;
+    std::vector<std::pair<int64_t, int64_t>> dims;
+    for (size_t i = 0; i < meta.shape.size(); ++i)
+      if (meta.shape[i] != 1) dims.emplace_back(meta.strides[i], meta.shape[i]);
+    std::ranges::sort(dims);
+    int64_t packed = 1;
+    for (const auto& [stride, size] : dims) {
+      if (stride != packed) return false;
+      packed *= size;
+    }
+    return true;
+  }
+
+  // Of two operands, one that lies in memory with gaps is a view, not what an operator has just
+  // made. Swaps them where that decides; false where it does not.
+  bool order_by_strides(NodeId id, const std::vector<std::pair<int, int>>& places,
+                        std::vector<std::pair<ValueId, Proof>>* chosen) const {
+    if (places.size() != 2 || chosen->size() != 2) return false;
+    const auto fits = [&](size_t place, size_t value) {
+      const auto& [input, k] = places[place];
+      return !fresh_.contains((*chosen)[value].first) ||
+             is_dense(meta(nodes_.graph.nodes[id].inputs[input].values[k]));
+    };
+    const bool straight = fits(0, 0) && fits(1, 1), crossed = fits(0, 1) && fits(1, 0);
+    if (straight == crossed) return false;
+    if (crossed) std::swap((*chosen)[0], (*chosen)[1]);
+    return true;
+  }
+
   // Which of two values is the first operand is a guess where the order matters.
-  void order_operands(NodeId id, std::vector<std::pair<ValueId, Proof>>* chosen) const {
+  void order_operands(NodeId id, const std::vector<std::pair<int, int>>& places,
+                      std::vector<std::pair<ValueId, Proof>>* chosen) const {
     static constexpr std::string_view kCommutative[] = {"aten.mul.Tensor", "aten.add.Tensor",
                                                         "aten.maximum", "aten.minimum"};
     const std::string& op = nodes_.graph.nodes[id].op;
     if (chosen->size() < 2 || std::ranges::find(kCommutative, op) != std::end(kCommutative)) return;
+    if (order_by_strides(id, places, chosen)) return;
     const bool distinct = (*chosen)[0].first != (*chosen)[1].first;
     std::ranges::sort(*chosen);  // older first: as x is before f(x) in most formulas
     if (distinct)
@@ -325,6 +373,7 @@ class EdgeFinder {
     graph().storages.push_back(storage);
     const ValueId made =
         add_value(id, output, result, static_cast<int32_t>(graph().storages.size() - 1), 0);
+    fresh_.insert(made);
     register_value({made, id, buffer});
   }
 
@@ -346,6 +395,7 @@ class EdgeFinder {
   std::unordered_map<int64_t, std::vector<Candidate>> sized_;  // shape not known, by size
   std::unordered_map<ValueId, int32_t> buffer_of_;
   std::unordered_map<ValueId, NodeId> last_read_;
+  std::unordered_set<ValueId> fresh_;  // made by an operator, no views
   NodeId last_other_ = kNone;
 };
 
