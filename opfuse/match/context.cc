@@ -47,10 +47,13 @@ std::vector<ValueId> Context::operands(NodeId id) const {
 
 std::string where(const Graph& graph, NodeId node) {
   const graph::Node& n = graph.nodes[node];
-  if (n.positions.empty()) return n.op;
-  const graph::Position& position = graph.positions[n.positions[0]];
-  std::string file = position.file.substr(position.file.rfind('/') + 1);
-  return fmt::format("{} at {}:{}", n.op, file, position.line);
+  for (const int32_t at : n.positions) {
+    const graph::Position& position = graph.positions[at];
+    if (position.file.empty()) continue;  // built-in functions
+    std::string file = position.file.substr(position.file.rfind('/') + 1);
+    return fmt::format("{} at {}:{}", n.op, file, position.line);
+  }
+  return n.op;
 }
 
 namespace {
