@@ -30,8 +30,9 @@ class TimelineDrawing extends TimelineView {
       g.fillRect(0, 0, this.width, AXIS - 6);
     }
     this.drawGrid(g, (x, time, unit) => {
+      const label = axisLabel(time, unit);
       g.fillStyle = this.colors.soft;
-      g.fillText(axisLabel(time, unit), x + 4, AXIS / 2);
+      if (x + 8 + 7 * label.length < this.width) g.fillText(label, x + 4, AXIS / 2);
     });
   }
 
@@ -233,7 +234,8 @@ function fitText(text, width) {
 function axisLabel(ns, unit) {
   const [scale, name] = unit >= 1e8 ? [1e9, "s"] : unit >= 1e5 ? [1e6, "ms"] : [1e3, "µs"];
   const digits = Math.max(0, Math.ceil(-Math.log10(unit / scale) - 1e-9));
-  return `${(ns / scale).toFixed(digits)} ${name}`;
+  const [whole, part] = (ns / scale).toFixed(digits).split(".");
+  return `${whole.replace(/\B(?=(\d{3})+(?!\d))/g, ",")}${part ? `.${part}` : ""} ${name}`;
 }
 
 const sideTitle = (title) =>
