@@ -18,7 +18,7 @@ function findingRow(report, f) {
       f.conditions.map((c) => el("div", {class: "note"}, c))),
     num(formatCount(f.calls)), num(el("div", {}, formatNs(f.now_ns), el("div", {class: "note"}, percent(f.now_ns, report.total_ns)))),
     f.predicted_ns ? rangeCell(f.predicted_ns, formatNs) : num("–"), gain ? rangeCell(gain, share) : num("–"),
-    f.proof, el("code", {class: "target"}, f.target)];
+    f.proof, el("code", {}, f.target.split(/(?<=[._])/).flatMap((part) => [part, el("wbr")]))];
 }
 
 function findingsTable(report) {
