@@ -301,6 +301,18 @@ def test_without_the_library_the_model_runs(backend, monkeypatch):
     run = backend.optimize(model)
     train(model, run, steps=2)
     assert "expected the library" in backend.reports()[-1].declined
+    assert backend.reports()[-1].replaced() == {}
+
+
+def test_a_graph_is_declined_as_a_whole(backend, monkeypatch):
+    def fails(*_):
+        raise RuntimeError("no such operator")
+
+    monkeypatch.setattr(backend, "chains_of", fails)
+    eager, model = pair()
+    assert train(model, backend.optimize(model)) == train(eager, eager)
+    assert backend.reports()[-1].declined == "RuntimeError: no such operator"
+    assert backend.reports()[-1].replaced() == {}
 
 
 def test_a_language_model_trains_alike(backend):

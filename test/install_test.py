@@ -57,3 +57,10 @@ def test_pip_install_without_isolation_builds_against_the_torch_that_is_there(tm
     assert (site / "opfuse/_shim/sitecustomize.py").is_file()
     load = "import torch, ctypes, sys; ctypes.CDLL(sys.argv[1]).opfuse_call"
     output(python, "-c", load, site / "opfuse/libopfuse_torch.so")
+
+    compiled = (
+        "import torch, opfuse.backend; x = torch.randn(64, requires_grad=True)\n"
+        "run = torch.compile(lambda x: x * torch.sigmoid(x), backend='opfuse')\n"
+        "run(x), run(x); print(opfuse.backend.reports()[-1])"
+    )
+    assert "replaced: 1 silu" in output(python, "-c", compiled)

@@ -56,7 +56,7 @@ class Report:
         """Chains replaced, by rule."""
         found: dict[str, int] = {}
         for chain in self.chains:
-            if not chain.refusal:
+            if not chain.refusal and not self.declined:
                 found[chain.rule] = found.get(chain.rule, 0) + 1
         return found
 
