@@ -246,11 +246,14 @@ void describe_outputs(Recording* recording, LogEvent* event, c10::ArrayRef<c10::
   recording->rows.clear_opaque();
   event->outputs = recording->rows.arguments(outputs);
   if (recording->rows.saw_opaque()) event->flags |= trace::kOpaqueArguments;
+  const auto look = [&](const at::Tensor& output) {
+    if (event->forward_sequence == -1 && output.defined() && output.requires_grad())
+      event->forward_sequence = made_node(output, next_sequence);
+  };
   for (const c10::IValue& output : outputs) {
-    if (!output.isTensor() || !output.toTensor().defined()) continue;
-    if (!output.toTensor().requires_grad()) continue;
-    event->forward_sequence = made_node(output.toTensor(), next_sequence);
-    if (event->forward_sequence != -1) break;
+    if (output.isTensor()) look(output.toTensor());
+    if (output.isTensorList())  // split, unbind: one node for all of them
+      for (const at::Tensor& one : output.toTensorVector()) look(one);
   }
 }
 
