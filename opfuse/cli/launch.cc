@@ -63,8 +63,8 @@ Status check_options(const LaunchOptions& o) {
     return Error{"--allow: expected E0, E1 or E2, found '" + o.allow + "'"};
   if (!one_of(o.color, {"auto", "always", "never"}))
     return Error{"--color: expected auto, always or never, found '" + o.color + "'"};
-  if (!one_of(o.target, {"", "torch_npu"}))
-    return Error{"--target: expected torch_npu, found '" + o.target + "'"};
+  if (!one_of(o.target, {"", "torch_npu", "liger_kernel"}))
+    return Error{"--target: expected torch_npu or liger_kernel, found '" + o.target + "'"};
   OPFUSE_TRY([[maybe_unused]] const auto levers, parse_levers(o.levers));
   if (!o.versus.empty() && o.versus != "compile" && !o.versus.starts_with("compile:"))
     return Error{"--versus: expected compile or compile:BACKEND, found '" + o.versus + "'"};

@@ -22,9 +22,12 @@ bool has(const Spelling& spelling, std::string_view op) {
 }
 
 bool takes(const Target& target, const graph::TensorMeta& meta) {
+  // What a device beside these is called, only the running torch knows: the plan asks it.
   constexpr std::string_view kDevices[] = {"cpu", "cuda"};
-  bool device = target.device.empty() ||
-                (meta.device >= 0 && meta.device < 2 && target.device == kDevices[meta.device]);
+  bool named = target.device == kDevices[0] || target.device == kDevices[1];
+  bool device =
+      target.device.empty() ||
+      (meta.device >= 0 && meta.device < 2 ? target.device == kDevices[meta.device] : !named);
   return device && (target.dtypes.empty() ||
                     std::ranges::find(target.dtypes, meta.dtype) != target.dtypes.end());
 }

@@ -82,11 +82,16 @@ struct NearNeighbour {  // what this is not, and why
 struct Target {
   std::string op;                      // "aten.silu", "npu.npu_silu", "opfuse.rms_norm"
   std::vector<std::string> arguments;  // parameter names or literals, in call order
-  std::string device;                  // "" any, "cpu", "cuda", "npu"
-  std::vector<DType> dtypes;           // empty: all of the rule's
-  std::string python;                  // how a maintainer would call it: "torch.nn.functional.silu"
-  std::string backward;  // overload of its backward operator: "aten.silu_backward(grad, x)"; ""
-                         // when unknown
+  int result = -1;                 // `op(x)[1]`: which of its results it is; -1 where it has one
+  std::string device;              // "" any, "cpu", "cuda", "npu"
+  std::vector<DType> dtypes;       // empty: all of the rule's
+  std::vector<std::string> given;  // optional parameters that it cannot do without
+  Equivalence equivalence = Equivalence::kE1;  // `class E2`: of the target to the composition
+  std::string package, versions;               // `needs torch_npu ">=2.1, <3"`; "" any
+  std::string written_only;  // `written only "why"`: put into diffs, never into a running program
+  std::string python;        // how a maintainer would call it: "torch.nn.functional.silu"
+  std::string backward;      // overload of its backward operator: "aten.silu_backward(grad, x)"; ""
+                             // when unknown
   // What Python passes, in call order: "x", "[n]", "cast=\"input\"". Empty: `arguments`.
   std::vector<std::string> python_arguments;
   // The same where the chain stands in a captured graph; "" and empty as for an edit of the source.

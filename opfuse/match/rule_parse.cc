@@ -1,4 +1,7 @@
+#include <cstdlib>
+
 #include "opfuse/match/rule_reader.h"
+#include "opfuse/match/versions.h"
 
 namespace opfuse::match {
 namespace {
@@ -259,15 +262,19 @@ class RuleParser : RuleReader {
     SpellingSyntax next;
     OPFUSE_TRY(next.title, take(TokenKind::kString, "the spelling's title"));
     if (eat("class")) {
-      const std::string& name = peek().text;
-      bool known = name.size() == 2 && name[0] == 'E' && name[1] >= '0' && name[1] <= '4';
-      if (!known) return fail("a class E0 to E4");
-      next.equivalence = static_cast<Equivalence>(name[1] - '0');
-      ++at_;
+      OPFUSE_TRY(next.equivalence, equivalence_class());
     }
     OPFUSE_TRY_STATUS(block(&next.block));
     rule->spellings.push_back(std::move(next));
     return ok_status();
+  }
+
+  Result<Equivalence> equivalence_class() {
+    const std::string& name = peek().text;
+    bool known = name.size() == 2 && name[0] == 'E' && name[1] >= '0' && name[1] <= '4';
+    if (!known) return fail("a class E0 to E4");
+    ++at_;
+    return static_cast<Equivalence>(name[1] - '0');
   }
 
   // near "weight plus one" if weight is add(w, 1)   or   near "gate" if x * sigmoid(gate) where …
@@ -308,17 +315,33 @@ class RuleParser : RuleReader {
       next.arguments.push_back(std::move(argument));
       if (!eat(",") && !is(")")) return fail("',' or ')'");
     }
+    if (eat("[")) {
+      if (peek().kind != TokenKind::kNumber) return fail("the number of a result");
+      next.result = std::atoi(tokens_[at_++].text.c_str());
+      OPFUSE_TRY_STATUS(expect("]"));
+    }
     if (eat("on")) {
       OPFUSE_TRY(next.device, take(TokenKind::kName, "a device"));
     }
-    if (eat("where")) {
-      OPFUSE_TRY_STATUS(expect("T"));
-      if (!eat("in") && !eat("is")) return fail("'in' or 'is'");
-      OPFUSE_TRY_STATUS(dtype_list(&next.dtypes));
-    }
+    if (eat("where")) OPFUSE_TRY_STATUS(target_conditions(&next));
     OPFUSE_TRY_STATUS(expect(TokenKind::kNewline, "the end of the line"));
     if (eat(TokenKind::kIndent)) OPFUSE_TRY_STATUS(target_details(&next));
     rule->targets.push_back(std::move(next));
+    return ok_status();
+  }
+
+  // where weight and T in f16, f32: optional parameters that must be there, and dtypes.
+  Status target_conditions(Target* target) {
+    do {
+      if (!is("T")) {
+        OPFUSE_TRY(std::string name, take(TokenKind::kName, "T or a parameter"));
+        target->given.push_back(std::move(name));
+        continue;
+      }
+      OPFUSE_TRY_STATUS(expect("T"));
+      if (!eat("in") && !eat("is")) return fail("'in' or 'is'");
+      OPFUSE_TRY_STATUS(dtype_list(&target->dtypes));
+    } while (eat("and"));
     return ok_status();
   }
 
@@ -341,8 +364,18 @@ class RuleParser : RuleReader {
         }
         std::string_view source = text_.substr(begin, peek().offset - begin);
         target->backward = std::string(source.substr(0, source.find(')') + 1));
+      } else if (eat("needs")) {
+        OPFUSE_TRY(target->package, dotted("a package"));
+        OPFUSE_TRY(target->versions, take(TokenKind::kString, "its versions, a string"));
+        if (!parse_versions(target->versions))
+          return fail("versions like \">=2.1, <3\" before this");
+      } else if (eat("class")) {
+        OPFUSE_TRY(target->equivalence, equivalence_class());
+      } else if (eat("written")) {
+        OPFUSE_TRY_STATUS(expect("only"));
+        OPFUSE_TRY(target->written_only, take(TokenKind::kString, "the reason, a string"));
       } else {
-        return fail("python, graph or backward");
+        return fail("python, graph, backward, needs, class or written");
       }
       OPFUSE_TRY_STATUS(expect(TokenKind::kNewline, "the end of the line"));
     }

@@ -41,8 +41,11 @@ bool is_argument(const Rule& rule, const std::string& text) {
 }
 
 bool same_parameters(const Target& target, const Rule& rule) {
+  const auto known = [&](const std::string& word) { return is_known(rule, word); };
   return std::ranges::all_of(
-      target.arguments, [&](const std::string& argument) { return is_argument(rule, argument); });
+             target.arguments,
+             [&](const std::string& argument) { return is_argument(rule, argument); }) &&
+         std::ranges::all_of(target.given, known);
 }
 
 // Rules by name, then the targets that other files add to them.

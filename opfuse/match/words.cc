@@ -7,6 +7,7 @@
 
 #include "opfuse/graph/schema.h"
 #include "opfuse/match/rule_functions.h"
+#include "opfuse/match/targets.h"
 
 namespace opfuse::match {
 namespace {
@@ -86,15 +87,20 @@ std::string found_only(const Rule& rule) {
   return "";
 }
 
-std::string never_replaced(const Rule& rule) {
+std::string never_replaced(const Rule& rule, std::string_view device) {
   if (std::string reason = found_only(rule); !reason.empty()) return reason;
-  const auto has = [&](std::string Target::* callee) {
-    return std::ranges::any_of(rule.targets, [&](const Target& t) { return !(t.*callee).empty(); });
+  const auto callable = [](const Target& target) {
+    return !target.python.empty() && target.written_only.empty();
   };
-  if (!has(&Target::python) && has(&Target::graph))
+  const auto here = [&](const Target& target) { return device.empty() || runs_on(target, device); };
+  const auto in_graph = [&](const Target& target) { return !target.graph.empty() && here(target); };
+  const auto in_source = [&](const Target& target) { return callable(target) && here(target); };
+  if (std::ranges::any_of(rule.targets, in_source)) return "";
+  if (std::ranges::any_of(rule.targets, in_graph))
     return "replaced in captured graphs alone (opfuse.backend.optimize)";
-  if (!has(&Target::python)) return "no target has a Python name that an edit could call";
-  return "";
+  if (std::ranges::none_of(rule.targets, callable))
+    return "no target has a Python name that an edit could call";
+  return fmt::format("no target has a Python name that an edit could call on {}", device);
 }
 
 bool needs_permission(const Rule& rule) { return rule.domain.ends_with("finite"); }

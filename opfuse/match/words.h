@@ -14,8 +14,8 @@ std::vector<std::string> formula_lines(const Rule& rule);
 std::string targets_text(const Rule& rule);
 // Why chains of this kind are found and never replaced; "" when they are, after proof.
 std::string found_only(const Rule& rule);
-// The same, or that no target of the rule can be called by an edit.
-std::string never_replaced(const Rule& rule);
+// The same, or that no target of the rule on this device can be called by an edit; "" any device.
+std::string never_replaced(const Rule& rule, std::string_view device = "");
 // Replaced with --allow E2 alone: the target gives another infinity or NaN where the inputs hold
 // infinities or numbers near the dtype's largest.
 bool needs_permission(const Rule& rule);

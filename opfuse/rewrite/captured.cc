@@ -126,6 +126,11 @@ CapturedChain chain_of(const graph::Graph& graph, const match::MatchReport& repo
     chain.refusal = refusal->reason;
     return chain;
   }
+  if (target->result >= 0) {
+    chain.refusal = target->op + " gives several results, of which a graph cannot take one yet";
+    return chain;
+  }
+  chain.equivalence = std::max(chain.equivalence, target->equivalence);
   chain.target = target->op;
   chain.python = callee_of(*target, options);
   ArgumentTexts texts(graph, match);

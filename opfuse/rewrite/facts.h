@@ -33,7 +33,8 @@ struct OperationFact {
   std::string callee;  // resolved: "torch.sigmoid", "operator.mul", "Tensor.sigmoid",
                        // "Function.apply:<class>", "module:torch.nn.modules.activation.Sigmoid",
                        // "unknown:<text>"
-  // "read:x", "op:<index>", "const:1.702", "const:True", "const:'tanh'", "list:-1,-2",
+  // "read:x", "op:<index>", "op:<index>.<result>" where its results were bound to several names,
+  // "tensors:op:0,read:x", "const:1.702", "const:True", "const:'tanh'", "list:-1,-2",
   // "dtype:float32", "dtypeof:read:x"; "expr:2:f(x)": an expression beside the chain, the second in
   // the order of evaluation; "expr": any expression, evaluated once in the original order (argument
   // of a Function's apply only); "other": anything else. By keyword: "keepdim=const:True".

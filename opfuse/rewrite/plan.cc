@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "opfuse/match/targets.h"
 #include "opfuse/rewrite/compose.h"
 #include "opfuse/rewrite/legality.h"
 #include "opfuse/rewrite/target.h"
@@ -12,6 +13,7 @@ namespace opfuse::rewrite {
 namespace {
 
 using match::Refusal;
+using match::target_kind;
 using Refused = std::optional<Refusal>;
 
 Refused refuse(int row, std::string reason) {
@@ -106,6 +108,11 @@ bool keeps_order(const match::Target& target, const match::Rule& rule,
   return order == expressions;
 }
 
+// What takes one of several results.
+std::string part(const match::Target& target) {
+  return target.result < 0 ? "" : fmt::format("[{}]", target.result);
+}
+
 Result<std::vector<SourceEdit>> compose_edits(const SiteInput& in, const match::Target& here,
                                               const match::Target& written,
                                               const std::vector<std::string>& parameters,
@@ -130,8 +137,9 @@ Result<std::vector<SourceEdit>> compose_edits(const SiteInput& in, const match::
   const match::Match& match = in.report.matches[in.site.matches[0]];
   OPFUSE_TRY(const auto source, arguments_of(written, match, parameters));
   OPFUSE_TRY(const auto memory, arguments_of(here, match, parameters));
-  call.source_text = call_texts(spelling.callee, "", source, call.old_text).source;
-  call.memory_text = call_texts("", replacement->global_name, memory, call.old_text).memory;
+  call.source_text = call_texts(spelling.callee, "", source, call.old_text).source + part(written);
+  call.memory_text =
+      call_texts("", replacement->global_name, memory, call.old_text).memory + part(here);
   edits.push_back(std::move(call));
   return edits;
 }
@@ -151,11 +159,11 @@ Replacement plan_site(const SiteInput& in, Refused* refusal) {
   if (!here) return replacement;
   refusal->reset();  // a target that was passed over
   const match::Target* written = here;
-  if (!in.options.target_vendor.empty()) {
-    written = vendor_target(rule, in.options.target_vendor);
+  const std::string& vendor = in.options.target_vendor;
+  if (!vendor.empty() && match::vendor_of(*here) != vendor) {
+    written = vendor_target(rule, vendor);
     if (!written || written->python.empty()) {
-      *refusal =
-          refuse(18, fmt::format("{} has no target of {}", rule.name, in.options.target_vendor));
+      *refusal = refuse(18, fmt::format("{} has no target of {}", rule.name, vendor));
       return replacement;
     }
   }
@@ -170,7 +178,7 @@ Replacement plan_site(const SiteInput& in, Refused* refusal) {
   replacement.python_target = here->python;
   replacement.source_target = written->python;
   replacement.verified = written == here;
-  replacement.equivalence = weakest;
+  replacement.equivalence = std::max(weakest, here->equivalence);
   // Ours take every dtype that the chain takes.
   const std::string own = rule.domain.ends_with("finite") ? "finite" : "";
   replacement.domain = target_kind(*here) == 1 ? own : rule.domain;

@@ -60,6 +60,8 @@ struct PlanOptions {
   std::string target_vendor;   // "torch_npu": write the diff for that vendor, not verified here
   bool strict = false;         // only total targets
   bool own_operators = false;  // those of opfuse.functional may be put in: asked for, and built
+  // Versions of the packages that are imported here: {"torch_npu", "2.13.0"}.
+  std::map<std::string, std::string> packages;
   match::Equivalence allow = match::Equivalence::kE1;
   bool captured = false;  // the call stands in a captured graph, not in the source
 };

@@ -15,11 +15,12 @@ struct Spelled {
 
 // Callees that make exactly the operator of their own name, whatever their arguments.
 constexpr std::array kOwnName = {
-    "sigmoid", "mul",       "add",       "sub",      "div",      "neg",         "exp",
-    "tanh",    "pow",       "sqrt",      "rsqrt",    "erf",      "log",         "log1p",
-    "abs",     "square",    "sin",       "cos",      "expm1",    "silu",        "reciprocal",
-    "clamp",   "clamp_min", "clamp_max", "hardtanh", "softplus", "hardsigmoid", "mean",
-    "sum",     "amax",      "logsumexp", "gelu",     "maximum",  "minimum"};
+    "sigmoid",   "mul",      "add",         "sub",     "div",       "neg",
+    "exp",       "tanh",     "pow",         "sqrt",    "rsqrt",     "erf",
+    "log",       "log1p",    "abs",         "square",  "sin",       "cos",
+    "expm1",     "silu",     "reciprocal",  "clamp",   "clamp_min", "clamp_max",
+    "hardtanh",  "softplus", "hardsigmoid", "mean",    "sum",       "amax",
+    "logsumexp", "gelu",     "maximum",     "minimum", "cat",       "masked_fill"};
 constexpr std::array kSynonyms = {
     Spelled{"multiply", "mul"},     Spelled{"truediv", "div"},
     Spelled{"divide", "div"},       Spelled{"subtract", "sub"},

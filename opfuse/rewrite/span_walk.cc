@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "opfuse/graph/schema.h"
 #include "opfuse/rewrite/span_dtypes.h"
@@ -99,6 +100,7 @@ class SpanWalk {
     dtype_ = {};
     const std::string_view own = own_name(operation.callee);
     if (is_cast(own)) return account_cast(operation);
+    if (own == "chunk") return account_chunk(operation);
     const std::string_view name = operator_of(operation.callee);
     if (name.empty()) return stop(fmt::format("\"{}\" is not a known operator", operation.callee));
     if (next_ == match_.nodes.size())
@@ -111,6 +113,11 @@ class SpanWalk {
       arguments.insert(arguments.end(), {"const:0", "const:6"});
     }
     const bool swaps = arguments.size() == 2 && is_number(arguments[0]);
+    // `x * self.scale` and `self.scale * x` are recorded alike.
+    const bool either = name == "add" || name == "mul";
+    if (swaps && either && arguments[1].starts_with("read:") && is_number(arguments[1]))
+      return stop(fmt::format("which of {} and {} is the number is not known",
+                              arguments[0].substr(5), arguments[1].substr(5)));
     // `1 - x` is recorded as rsub(x, 1); `1 + x` and `2 * x` as add(x, 1) and mul(x, 2).
     if (swaps && ((name == "sub" && recorded == "rsub") || name == "add" || name == "mul")) {
       std::swap(arguments[0], arguments[1]);
@@ -152,6 +159,37 @@ class SpanWalk {
     for (size_t i = 0; i < names_.size(); i++)
       if (match_.rule->parameters[i].type == "int") return name_parameter(i, text.substr(6));
     return *source < 0 || stop("a dimension is counted from the front");
+  }
+
+  // `a, b = x.chunk(2, dim=-1)` is recorded as a split into parts of half the size: into two it is
+  // that for every size that the names can be bound to.
+  bool account_chunk(const OperationFact& operation) {
+    const bool recorded =
+        next_ < match_.nodes.size() && base_name(graph_.nodes[match_.nodes[next_]].op) == "split";
+    if (!recorded) return stop("a chunk was recorded as something else");
+    const graph::Node& node = graph_.nodes[match_.nodes[next_]];
+    const graph::TensorMeta& whole = graph_.values[node.inputs[0].values[0]].meta;
+    const auto dim = recorded_constant(graph_, node.inputs[2]),
+               size = recorded_constant(graph_, node.inputs[1]);
+    const auto rank = static_cast<double>(whole.shape.size());
+    const size_t at = dim && rank > 0 ? static_cast<size_t>(*dim < 0 ? *dim + rank : *dim) : 0;
+    if (!dim || !size || at >= whole.shape.size() ||
+        static_cast<double>(whole.shape[at]) != *size * static_cast<double>(node.outputs.size()))
+      return stop("a chunk was recorded with parts of other sizes");
+    std::vector<Argument> arguments;
+    for (const std::string& text : operation.arguments) arguments.push_back(split_argument(text));
+    if (arguments.size() != 3 || (arguments[1].name != "" && arguments[1].name != "chunks") ||
+        (arguments[2].name != "" && arguments[2].name != "dim"))
+      return stop("a chunk is not called with a tensor, a number of parts and a dimension");
+    if (constant_of(arguments[1].value) != static_cast<double>(node.outputs.size()))
+      return stop("a chunk has another number of parts than the one recorded");
+    if (!same(arguments[0].value, node.inputs[0]) || !same_dimension(arguments[2].value, node, 2))
+      return false;
+    for (size_t i = 0; i < node.outputs.size(); i++)
+      parts_[fmt::format("op:{}.{}", results_.size(), i)] = {node.outputs[i], dtype_};
+    results_.emplace_back();
+    next_++;
+    return true;
   }
 
   // Where the dtype is that already, nothing is recorded: the value is what was cast.
@@ -239,6 +277,8 @@ class SpanWalk {
   }
 
   const Result* result_of(const std::string& argument) const {
+    if (const auto part = parts_.find(argument); part != parts_.end()) return &part->second;
+    if (argument.find('.') != argument.npos) return nullptr;
     const size_t index = std::strtoul(argument.c_str() + 3, nullptr, 10);
     return argument.starts_with("op:") && index < results_.size() ? &results_[index] : nullptr;
   }
@@ -279,9 +319,30 @@ class SpanWalk {
              stop("a constant was recorded as something else");
     }
     if (argument.starts_with("const:")) return same_literal(argument.substr(6), input);
+    if (argument.starts_with("tensors:")) return same_tensors(argument.substr(8), input);
     if (input.kind != graph::InputKind::kTensor || input.values.size() != 1)
       return stop(fmt::format("argument {} was not recorded as a tensor", argument));
-    const graph::ValueId value = input.values[0];
+    return same_tensor(argument, input.values[0]);
+  }
+
+  // "op:1,op:0.0": the elements of a list of tensors.
+  bool same_tensors(const std::string& list, const graph::Input& input) {
+    if (input.kind != graph::InputKind::kTensorList)
+      return stop("a list of tensors was recorded as something else");
+    std::vector<std::string> elements;
+    for (size_t at = 0; at <= list.size();) {
+      const size_t comma = std::min(list.find(',', at), list.size());
+      elements.push_back(list.substr(at, comma - at));
+      at = comma + 1;
+    }
+    if (elements.size() != input.values.size())
+      return stop("a list of tensors was recorded with another length");
+    for (size_t i = 0; i < elements.size(); i++)
+      if (!same_tensor(elements[i], input.values[i])) return false;
+    return true;
+  }
+
+  bool same_tensor(const std::string& argument, graph::ValueId value) {
     if (argument.starts_with("op:")) return same_result(argument, value);
     if (argument.starts_with("read:")) return same_read(argument.substr(5), value);
     if (argument.starts_with("expr:")) return same_expression(argument.substr(5), value);
@@ -291,8 +352,9 @@ class SpanWalk {
   bool same_result(const std::string& argument, graph::ValueId value) {
     const Result* result = result_of(argument);
     const bool is_cast_name = result && !result->cast_of.empty();
-    if (!result || (is_cast_name ? graph_.values[value].meta.dtype != result->cast_to
-                                 : result->value != value))
+    if (!result || value == graph::kNone ||
+        (is_cast_name ? graph_.values[value].meta.dtype != result->cast_to
+                      : result->value != value))
       return stop("an operand is another value than the one recorded");
     const DTypeSources before = dtype_;
     if (is_cast_name && !same_read(result->cast_of, value)) return false;
@@ -391,10 +453,11 @@ class SpanWalk {
   const graph::Graph& graph_;
   const match::Match& match_;
   const SiteFacts& facts_;
-  size_t next_ = 0;                 // recorded operators accounted for
-  std::vector<Result> results_;     // of the operations so far
-  std::vector<std::string> names_;  // per parameter
-  DTypeSources dtype_;              // of the operation that is looked at
+  size_t next_ = 0;                      // recorded operators accounted for
+  std::map<std::string, Result> parts_;  // of operations with several results: "op:3.1"
+  std::vector<Result> results_;          // of the operations so far
+  std::vector<std::string> names_;       // per parameter
+  DTypeSources dtype_;                   // of the operation that is looked at
   // Parameters that are expressions, after their place in the order of evaluation.
   std::vector<std::pair<int, int>> expressions_;
   Refused refusal_;

@@ -9,9 +9,6 @@
 
 namespace opfuse::rewrite {
 
-// 0 native, 1 ours, 2 a vendor's: the order in which targets are tried.
-int target_kind(const match::Target& target);
-
 // The target that Python calls from this vendor's package ("torch_npu"); null when there is none.
 const match::Target* vendor_target(const match::Rule& rule, std::string_view vendor);
 

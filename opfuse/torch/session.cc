@@ -236,6 +236,8 @@ Result<Json> Session::plan(const Json& request) {
   options.target_vendor = get_or<std::string>(config_, "target", "");
   options.strict = get_or(config_, "strict", false);
   options.own_operators = get_or(request, "own_operators", false);
+  if (const auto packages = request.find("packages"); packages != request.end())
+    packages->get_to(options.packages);
   if (get_or<std::string>(config_, "allow", "E1") == "E0") options.allow = match::Equivalence::kE0;
   if (get_or<std::string>(config_, "allow", "E1") == "E2") options.allow = match::Equivalence::kE2;
   if (!analysis->report.matches.empty()) {

@@ -5,6 +5,7 @@
 
 #include "opfuse/base/dtype.h"
 #include "opfuse/match/words.h"
+#include "opfuse/torch/host_memory.h"
 
 namespace opfuse::torch_bridge {
 namespace {
@@ -161,13 +162,21 @@ double median(std::vector<double> values) {
   return values[middle];
 }
 
+// Where the chains run; "" where none was found.
+std::string device_of(const Analysis& analysis) {
+  if (analysis.report.matches.empty()) return "";
+  const graph::ValueId first = analysis.report.matches[0].outputs[0];
+  return device_name(analysis.graph.values[first].meta.device);
+}
+
 }  // namespace
 
 Json sites_json(const Analysis& analysis) {
   Json list = Json::array();
+  const std::string device = device_of(analysis);
   for (const auto& site : analysis.sites) {
     list.push_back(site_json(analysis, site));
-    list.back()["found_only"] = !match::never_replaced(*site.rule).empty();
+    list.back()["found_only"] = !match::never_replaced(*site.rule, device).empty();
     const auto& targets = site.rule->targets;
     list.back()["own"] = std::any_of(targets.begin(), targets.end(), [](const auto& target) {
       return target.op.starts_with("opfuse.");
@@ -180,9 +189,10 @@ Json near_misses_json(const Analysis& analysis) {
   // Equal places are one entry with a count.
   std::vector<Json> list;
   std::map<std::string, size_t> index;
+  const std::string device = device_of(analysis);
   for (const auto& miss : analysis.report.near_misses) {
     // What only resembles a rule that replaces nothing is no news.
-    if (!miss.certain && !match::never_replaced(*miss.rule).empty()) continue;
+    if (!miss.certain && !match::never_replaced(*miss.rule, device).empty()) continue;
     const graph::NodeId at = miss.refusal.node >= 0 ? miss.refusal.node
                              : miss.nodes.empty()   ? graph::kNone
                                                     : miss.nodes.back();

@@ -81,7 +81,9 @@ graph::Attr parse_literal(const std::string& text) {
 
 Chain::Key Chain::key_of(const Graph& graph, ValueId id) {
   const graph::Value& value = graph.values[id];
-  if (value.storage == kNone) return {kNone, 0, 0, {}, {}, DType::kUnknown, id};
+  // Parts of one tensor in a rule: which bytes they are, its graph does not say.
+  if (value.storage == kNone || !value.meta.shape_known)
+    return {kNone, 0, 0, {}, {}, DType::kUnknown, id};
   return {value.storage,    value.version, value.meta.offset, value.meta.shape, value.meta.strides,
           value.meta.dtype, kNone};
 }
@@ -323,6 +325,13 @@ Result<Graph> closed(const match::Spelling& spelling, const match::Match& match)
     if (node.op == match::kReshape)
       return Error{"rule " + match.rule->name +
                    ": its composition leaves shapes open, and is not compared yet"};
+    // chunk(x, 2): the parts' size follows from what they are parts of.
+    if (node.op == "aten.split.Tensor" &&
+        std::holds_alternative<graph::OpaqueAttr>(node.inputs[1].attr)) {
+      node.op = "aten.chunk";
+      node.schema = graph::SchemaTable::builtin().find(node.op);
+      node.inputs[1].attr = static_cast<int64_t>(node.outputs.size());
+    }
     for (graph::Input& input : node.inputs)
       if (const auto* open = std::get_if<graph::OpaqueAttr>(&input.attr);
           open && open->type.starts_with("number ")) {
@@ -410,13 +419,16 @@ Result<Chain> target_chain(const match::Match& match, const match::Target& targe
     OPFUSE_TRY(graph::Input input, target_input(match, text));
     node.inputs.push_back(std::move(input));
   }
+  const auto first = static_cast<size_t>(std::max(target.result, 0));
+  node.outputs.assign(first, kNone);
+  std::vector<ValueId> results;
   for (size_t i = 0; i < match.outputs.size(); ++i) {
-    node.outputs.push_back(static_cast<ValueId>(graph.values.size()));
+    results.push_back(static_cast<ValueId>(graph.values.size()));
     graph.values.emplace_back();
     graph.values.back().producer = 0;
-    graph.values.back().output = static_cast<int>(i);
+    graph.values.back().output = static_cast<int>(first + i);
   }
-  const std::vector<ValueId> results = node.outputs;
+  node.outputs.insert(node.outputs.end(), results.begin(), results.end());
   graph.nodes.push_back(std::move(node));
   return Chain::make(graph, std::vector<NodeId>{0}, parameter_values(match), results, nullptr);
 }

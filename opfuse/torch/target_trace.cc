@@ -167,7 +167,7 @@ class TraceReader {
 }  // namespace
 
 bool needs_trace(const match::Rule& rule, const match::Target& target) {
-  return rule.parameters.size() != 1 || target.backward.empty();
+  return rule.parameters.size() != 1 || target.backward.empty() || target.result >= 0;
 }
 
 Result<rewrite::MatchTrace> TargetTracer::trace(const Record& record, const Graph& graph,

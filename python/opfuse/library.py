@@ -6,6 +6,7 @@ import ctypes
 import importlib
 import os
 import re
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -89,3 +90,16 @@ def use_isa(name: str = "") -> None:
     reason = load().opfuse_ops_use_isa(name.encode())
     if reason:
         raise ValueError(reason.decode())
+
+
+def versions() -> dict[str, str]:
+    """The versions of the packages that this process has imported, by name.
+
+    Example: `library.versions()["torch"]` is "2.13.0+cpu".
+    """
+    found = {
+        name: str(vars(module).get("__version__", ""))
+        for name, module in list(sys.modules.items())
+        if "." not in name and hasattr(module, "__dict__")
+    }
+    return {name: version for name, version in found.items() if version}

@@ -118,6 +118,8 @@ class _Reader:
             return self.inner.get(node.id) or self._read(node, self.names.kind(node.id))
         if literal := self._number(node) or self._literal(node):
             return literal
+        if isinstance(node, ast.Tuple | ast.List) and (tensors := self._tensors(node)):
+            return tensors
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             kind = "other" if self.names.resolves(node) else self.names.attribute_kind(node)
             return self._read(node, kind)
@@ -180,6 +182,14 @@ class _Reader:
             self.note_globals(node)
             return f"dtype:{str(found).removeprefix('torch.')}"
         return ""
+
+    def _tensors(self, node: ast.Tuple | ast.List) -> str:
+        """A list of names and parts of the chain: "tensors:op:1,read:x"."""
+        if not node.elts or any(isinstance(element, ast.Starred) for element in node.elts):
+            return ""
+        operands = [self.visit(element) for element in node.elts]
+        plain = all(one.startswith(("op:", "read:")) and "," not in one for one in operands)
+        return f"tensors:{','.join(operands)}" if plain else "other"
 
     def _dtype_of(self, node: ast.expr) -> str:
         """The dtype of a local tensor, told by the value that the name has here."""
@@ -336,14 +346,24 @@ def _block_of(file: SourceFile, statement: ast.stmt) -> list[ast.stmt]:
 
 def _read_assignment(reader: _Reader, statement: ast.stmt) -> None:
     target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-    if not isinstance(target, ast.Name) or len(statement.targets) != 1:
+    bound = _bound_names(target)
+    if not bound or len(statement.targets) != 1:
         reader.span.kept.append(ast.unparse(statement))
-        raise NoSpan("an inner value goes elsewhere than to one local name")
+        raise NoSpan("an inner value goes elsewhere than to local names")
     result = reader.visit(statement.value)
-    plain = result.startswith(("op:", "dtypeof:"))
-    if reader.names.kind(target.id) != "local" or not plain:
-        reader.span.kept.append(f"{target.id} is no plain local name")
-    reader.inner[target.id] = result
+    several = isinstance(target, ast.Tuple)
+    plain = result.startswith("op:" if several else ("op:", "dtypeof:"))
+    for i, name in enumerate(bound):
+        if reader.names.kind(name) != "local" or not plain:
+            reader.span.kept.append(f"{name} is no plain local name")
+        reader.inner[name] = f"{result}.{i}" if several else result
+
+
+def _bound_names(target: ast.AST | None) -> list[str]:
+    """The different names that an assignment binds: `a` or `a, b`; none where it is neither."""
+    elements = target.elts if isinstance(target, ast.Tuple) else [target]
+    names = [element.id for element in elements if isinstance(element, ast.Name)]
+    return names if len(set(names)) == len(elements) else []
 
 
 def _check_names(file: SourceFile, reader: _Reader, removed: list[ast.stmt]) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from opfuse import distributed, fault, library, native, record, wording
+from opfuse import boundary, distributed, fault, library, native, record, wording
 from opfuse.boundary import Boundaries, StepSample
 from opfuse.costs import Costs
 from opfuse.levers import LeverTrials
@@ -134,6 +134,10 @@ class Tuner:
         yield "plain"
         self._meet_ranks()
         yield from self._plain_until(self._record_step() - 1)
+        if device := boundary.holds_graph():
+            raise Done(
+                "refused", f"the script holds a captured graph of {device}: no edit reaches it"
+            )
         if not {"ops", "library"} & set(self.config.get("levers", ["ops"])):
             raise Done("nothing_found", "operators were not looked for, as asked by --levers")
         before = yield from self._record("record", values=False)
@@ -284,8 +288,9 @@ class Tuner:
     def _ask_plan(self, before: int, facts: list[dict[str, Any]]) -> dict[str, Any]:
         with self.costs.stage("plan", "facts_s"):
             plan = self.session.call(
-                "plan", record=before, facts=facts, own_operators=self._own_operators
-            )
+                "plan", record=before, facts=facts, own_operators=self._own_operators,
+                packages=library.versions(),
+            )  # fmt: skip
         sites = [self._failed.get(site["id"], site) for site in plan["sites"]]
         self.state.result.update(plan=plan["plan"], diffs=plan["diffs"], sites=sites)
         for text in wording.sites(sites) if not self._failed else ():

@@ -1,7 +1,6 @@
 // Operators of torch_npu with their real schemas (the wheel's libtorch_npu.so and
 // _op_plugin_docs.py), computed by small CPU operators. What has no derivative there has none here.
 #include <ATen/TensorOperators.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/chunk.h>
 #include <ATen/ops/empty.h>
@@ -14,47 +13,12 @@
 #include <ATen/ops/silu_backward.h>
 #include <ATen/ops/sum_to_size.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#include <utility>
-#include <vector>
-
-#include "queue.h"
-#include "tensors.h"
+#include "launch.h"
 
 namespace standin {
 namespace {
-
-using at::Tensor;
-using Tensors = std::vector<Tensor>;
-using torch::autograd::AutogradContext;
-using torch::autograd::Function;
-using torch::autograd::variable_list;
-
-/// Queues `compute` on the host's views of `inputs`; its results fill `outputs`.
-template <typename Compute>
-void launch(const char* name, const Tensors& inputs, const Tensors& outputs, Compute compute) {
-  Tensors from;
-  Tensors to;
-  for (const Tensor& input : inputs) {
-    from.push_back(host_view(input));
-  }
-  for (const Tensor& output : outputs) {
-    to.push_back(host_view(output));
-  }
-  enqueue(name, [from, to, compute = std::move(compute)] {
-    const Tensors results = compute(from);
-    for (size_t i = 0; i < to.size(); ++i) {
-      Tensor(to[i]).copy_(results[i]);
-    }
-  });
-}
-
-template <typename Signature>
-auto operation(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
 
 // silu: x * sigmoid(x)
 
@@ -187,8 +151,9 @@ Tensor rotated(const Tensor& x, bool back) {
 }
 
 Tensor npu_rotary_mul(const Tensor& input, const Tensor& r1, const Tensor& r2,
-                      c10::string_view mode) {
+                      c10::string_view mode, const std::optional<Tensor>& rotate) {
   TORCH_CHECK(mode == "half", "npu_rotary_mul: expected rotary_mode half, found ", mode);
+  TORCH_CHECK(!rotate.has_value(), "npu_rotary_mul: expected no matrix to rotate by");
   Tensor output = at::empty_like(input);
   launch("npu_rotary_mul", {input, r1, r2}, {output},
          [](const Tensors& in) { return Tensors{in[0] * in[1] + rotated(in[0], false) * in[2]}; });
@@ -215,9 +180,9 @@ struct RotaryMul : Function<RotaryMul> {
     const at::AutoDispatchBelowADInplaceOrView guard;
     context->save_for_backward({input, r1, r2});
     context->saved_data["mode"] = mode;
-    return operation<Tensor(const Tensor&, const Tensor&, const Tensor&, c10::string_view)>(
-               "npu::npu_rotary_mul")
-        .call(input, r1, r2, mode);
+    return operation<Tensor(const Tensor&, const Tensor&, const Tensor&, c10::string_view,
+                            const std::optional<Tensor>&)>("npu::npu_rotary_mul")
+        .call(input, r1, r2, mode, std::nullopt);
   }
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
@@ -232,7 +197,7 @@ struct RotaryMul : Function<RotaryMul> {
 
 // fast_gelu: x * sigmoid(1.702 x), which is another function than gelu
 
-Tensor fast_gelu(const Tensor& input) {  // x * sigmoid(1.702 x): not gelu
+Tensor fast_gelu(const Tensor& input) {
   Tensor output = at::empty_like(input);
   launch("fast_gelu", {input}, {output},
          [](const Tensors& in) { return Tensors{in[0] * at::sigmoid(1.702 * in[0])}; });
@@ -241,8 +206,10 @@ Tensor fast_gelu(const Tensor& input) {  // x * sigmoid(1.702 x): not gelu
 
 Tensor fast_gelu_backward(const Tensor& grad, const Tensor& input) {
   Tensor output = at::empty_like(input);
-  launch("npu_fast_gelu_backward", {grad, input}, {output},
-         [](const Tensors& in) { return Tensors{at::silu_backward(in[0], 1.702 * in[1])}; });
+  launch("npu_fast_gelu_backward", {grad, input}, {output}, [](const Tensors& in) {
+    const Tensor s = at::sigmoid(1.702 * in[1]);
+    return Tensors{in[0] * s + in[0] * in[1] * (1 - s) * s * 1.702};
+  });
   return output;
 }
 
@@ -250,7 +217,7 @@ struct FastGelu : Function<FastGelu> {
   static Tensor forward(AutogradContext* context, const Tensor& input) {
     const at::AutoDispatchBelowADInplaceOrView guard;
     context->save_for_backward({input});
-    return operation<Tensor(const Tensor&)>("npu::fast_gelu").call(input);
+    return operation<Tensor(const Tensor&)>("npu::npu_fast_gelu").call(input);
   }
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     return {operation<Tensor(const Tensor&, const Tensor&)>("npu::npu_fast_gelu_backward")
@@ -276,11 +243,14 @@ TORCH_LIBRARY(npu, m) {
       "Tensor)");
   m.def("npu_swiglu(Tensor input, int dim=-1) -> Tensor");
   m.def("npu_swiglu_backward(Tensor grad_output, Tensor input, int dim=-1) -> Tensor");
-  m.def("npu_rotary_mul(Tensor input, Tensor r1, Tensor r2, str rotary_mode='half') -> Tensor");
+  m.def(
+      "npu_rotary_mul(Tensor input, Tensor r1, Tensor r2, str rotary_mode='half', Tensor? "
+      "rotate=None) -> Tensor");
   m.def(
       "npu_rotary_mul_backward(Tensor grad, Tensor input, Tensor r1, Tensor r2, str "
       "rotary_mode='half') -> (Tensor, Tensor, Tensor)");
   m.def("fast_gelu(Tensor input) -> Tensor");
+  m.def("npu_fast_gelu(Tensor input) -> Tensor");
   m.def("npu_fast_gelu_backward(Tensor grad, Tensor input) -> Tensor");
   m.def(
       "npu_add_rms_norm(Tensor x1, Tensor x2, Tensor gamma, float epsilon=1e-06) -> (Tensor, "
@@ -297,6 +267,7 @@ TORCH_LIBRARY_IMPL(npu, PrivateUse1, m) {
   m.impl("npu_rotary_mul", npu_rotary_mul);
   m.impl("npu_rotary_mul_backward", npu_rotary_mul_backward);
   m.impl("fast_gelu", fast_gelu);
+  m.impl("npu_fast_gelu", fast_gelu);
   m.impl("npu_fast_gelu_backward", fast_gelu_backward);
   m.impl("npu_add_rms_norm", npu_add_rms_norm);
 }
@@ -304,16 +275,17 @@ TORCH_LIBRARY_IMPL(npu, PrivateUse1, m) {
 TORCH_LIBRARY_IMPL(npu, AutogradPrivateUse1, m) {
   m.impl("npu_silu", [](const Tensor& input) { return Silu::apply(input); });
   m.impl("fast_gelu", [](const Tensor& input) { return FastGelu::apply(input); });
+  m.impl("npu_fast_gelu", [](const Tensor& input) { return FastGelu::apply(input); });
   m.impl("npu_add_rms_norm", torch::autograd::autogradNotImplementedFallback());
   m.impl("npu_rms_norm", [](const Tensor& input, const Tensor& gamma, double epsilon) {
     const variable_list results = RmsNorm::apply(input, gamma, epsilon);
     return std::make_tuple(results[0], results[1]);
   });
   m.impl("npu_swiglu", [](const Tensor& input, int64_t dim) { return Swiglu::apply(input, dim); });
-  m.impl("npu_rotary_mul",
-         [](const Tensor& input, const Tensor& r1, const Tensor& r2, c10::string_view mode) {
-           return RotaryMul::apply(input, r1, r2, std::string(mode));
-         });
+  m.impl("npu_rotary_mul", [](const Tensor& input, const Tensor& r1, const Tensor& r2,
+                              c10::string_view mode, const std::optional<Tensor>&) {
+    return RotaryMul::apply(input, r1, r2, std::string(mode));
+  });
 }
 
 }  // namespace

@@ -11,6 +11,8 @@ import types
 
 import torch
 
+__version__ = "2.13.0"  # the wheel whose schemas these are
+
 _library = os.environ["OPFUSE_TEST_NPU"]
 torch.utils.rename_privateuse1_backend("npu")
 torch.ops.load_library(_library)
@@ -37,6 +39,29 @@ npu.get_amp_supported_dtype = lambda: [torch.float16, torch.bfloat16]
 npu.get_rng_state = lambda device=None: torch.get_rng_state()
 npu.set_rng_state = lambda state, device=None: torch.set_rng_state(state)
 
+
+class NPUGraph:
+    """Captured operators; here only that they are there."""
+
+
+class graph:
+    """While it is open, the current stream is captured."""
+
+    capturing = False
+
+    def __init__(self, npu_graph):
+        self.npu_graph = npu_graph
+
+    def __enter__(self):
+        graph.capturing = True
+
+    def __exit__(self, *_):
+        graph.capturing = False
+
+
+npu.NPUGraph, npu.graph = NPUGraph, graph
+npu.is_current_stream_capturing = lambda: graph.capturing
+
 torch._register_device_module("npu", npu)
 torch.utils.generate_methods_for_privateuse1_backend()
 
@@ -51,9 +76,16 @@ def synchronizations() -> int:
     return _native.standin_synchronizations()
 
 
+# Under the names by which the wheel has them.
 npu_silu = torch.ops.npu.npu_silu
-npu_rms_norm = torch.ops.npu.npu_rms_norm
-npu_swiglu = torch.ops.npu.npu_swiglu
-npu_rotary_mul = torch.ops.npu.npu_rotary_mul
-npu_add_rms_norm = torch.ops.npu.npu_add_rms_norm
+npu_gelu = torch.ops.npu.npu_gelu
+npu_fast_gelu = torch.ops.npu.npu_fast_gelu
 fast_gelu = torch.ops.npu.fast_gelu
+npu_mish = torch.ops.npu.npu_mish
+npu_rms_norm = torch.ops.npu.npu_rms_norm
+npu_gemma_rms_norm = torch.ops.npu.npu_gemma_rms_norm
+npu_add_rms_norm = torch.ops.npu.npu_add_rms_norm
+npu_swiglu = torch.ops.npu.npu_swiglu
+npu_geglu = torch.ops.npu.npu_geglu
+npu_rotary_mul = torch.ops.npu.npu_rotary_mul
+npu_scaled_masked_softmax = torch.ops.npu.npu_scaled_masked_softmax
