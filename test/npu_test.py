@@ -48,11 +48,54 @@ def test_the_diff_is_the_published_edit(efficientnet):
     ]
 
 
-def test_losses_before_the_switch_are_those_of_the_script(efficientnet, device_env):
-    command = [sys.executable, NPU / "efficientnet.py", "3"]
-    env = {**device_env, **ONE_THREAD}
-    plain = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert efficientnet.stdout.splitlines()[:3] == plain.stdout.splitlines(), plain.stderr
+def losses(text: str, rank: int = 0) -> list[float]:
+    rows = [line.split() for line in text.splitlines() if "0x" in line]
+    return [float.fromhex(row[2]) for row in rows if row[0] == str(rank)]
+
+
+def plain(env: dict, steps: int) -> list[float]:
+    command = [sys.executable, NPU / "efficientnet.py", str(steps)]
+    done = subprocess.run(command, env={**env, **ONE_THREAD}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return losses(done.stdout)
+
+
+def test_losses_are_those_of_the_script_within_the_floor(efficientnet, device_env):
+    found, own = losses(efficientnet.stdout), plain(device_env, 60)
+    sides = [row["side"] for row in efficientnet.state["steps"]]
+    switched = sides.index("validate")
+    assert found[:switched] == own[:switched]
+    assert found[switched] == pytest.approx(own[switched], rel=1e-5)
+    step = efficientnet.state["result"]["verdict"]["step"]
+    assert step["accepted"], step["reason"]
+
+
+def torchrun(program, device_env, *, steps):
+    return program(
+        "tune", "--once", "--budget", "24", "--target", "torch_npu", env=device_env,
+        command=[sys.executable, "-m", "torch.distributed.run", "--standalone",
+                 "--nproc_per_node=2", NPU / "efficientnet.py", steps],
+    )  # fmt: skip
+
+
+@pytest.mark.timeout(300)
+def test_two_ranks_decide_together(program, device_env):
+    run = torchrun(program, device_env, steps=60)
+    assert run.returncode == 0, run.stderr
+    first, second = sorted((s for s in run.states if s["steps"]), key=lambda s: s["rank"])
+    assert first["trouble"] == second["trouble"] == []
+    assert first["outcome"] == second["outcome"]
+    assert first["result"]["plan"] == second["result"]["plan"]
+    sides = [row["side"] for row in first["steps"]]
+    assert sides == [row["side"] for row in second["steps"]]
+    # A rank whose step was not proved keeps both as they were.
+    for state in (first, second) if "validate" in sides else ():
+        validation = state["result"]["verdict"]["validation"]
+        assert validation["accepted"], validation["reason"]
+        assert (validation["sites_replaced"], validation["backward_replaced"]) == (49, 49)
+    ends = sorted(line for line in run.stdout.splitlines() if "0x" not in line)
+    code = "edited" if first["outcome"] == "tuned" else "original code"
+    assert ends == [f"0 {code}", f"1 {code}"]
 
 
 def test_without_asking_for_a_vendor_it_is_torchs_own(program, device_env):
@@ -82,6 +125,26 @@ def test_no_wait_is_added_to_a_step_that_is_not_measured(program, device_env):
     run = program("record", command=command, env=device_env)
     assert run.returncode == 0, run.stderr
     assert run.stdout == plain.stdout
+
+
+@pytest.mark.parametrize(
+    "habit, reason",
+    [
+        ("stream", "another stream than the device's default one"),
+        ("holds_graph", "holds a captured graph of npu"),
+        ("captures", "captures its steps into a graph of npu"),
+    ],
+)
+def test_streams_and_graphs_stay_as_they_are(habit, reason, program, device_env):
+    run = program("tune", command=[sys.executable, NPU / "behind.py", 40, 0, habit],
+                  env=device_env)  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert run.report["outcome"] == "refused"
+    told = run.state["reason"] + " ".join(
+        site["refusal"]["reason"] for site in run.report["sites"] if site["refusal"]
+    )
+    assert reason in told
+    assert not (run.report_dir / "changes.diff").exists()
 
 
 def test_rules_name_the_vendors_operator():

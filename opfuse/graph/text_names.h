@@ -7,6 +7,7 @@
 
 #include "opfuse/graph/graph.h"
 #include "opfuse/trace/event_table.h"
+#include "opfuse/trace/side_stream.h"
 
 namespace opfuse::graph::text {
 
@@ -21,6 +22,7 @@ constexpr std::array kRegionFlags = {
     FlagName{trace::kAutocast, "autocast"},
     FlagName{trace::kGraphTask, "graph_task"},
     FlagName{trace::kPythonMode, "python_mode"},
+    FlagName{trace::kSideStream, "side_stream"},
     FlagName{trace::kSavedTensorHooks, "saved_tensor_hooks"},
     FlagName{trace::kCheckpointRecompute, "recompute"},
     FlagName{trace::kCreateGraph, "create_graph"},

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "opfuse/match/legality_rows.h"
+#include "opfuse/trace/side_stream.h"
 
 namespace opfuse::match {
 namespace {
@@ -134,6 +135,17 @@ Verdict barrier(const Chain& c) {
   return std::nullopt;
 }
 
+// 35: what runs beside the device's default stream is ordered by events that no record holds.
+Verdict in_default_stream(const Chain& c) {
+  for (const std::vector<NodeId>* nodes : {&c.match.nodes, &c.match.backward.nodes})
+    for (NodeId id : *nodes)
+      if (c.context.node(id).region.flags & trace::kSideStream)
+        return refuse(
+            35, fmt::format("{} runs in another stream than the device's default one", c.at(id)),
+            id);
+  return std::nullopt;
+}
+
 // 17: autocast, 24: grad or inference mode, 35: thread differ within the chain; 25: it crosses the
 // border of a custom Function.
 Verdict one_region(const Chain& c) {
@@ -152,7 +164,7 @@ Verdict one_region(const Chain& c) {
     if (node.thread != first.thread)
       return refuse(35, fmt::format("{} runs on another thread", c.at(id)), id);
   }
-  return std::nullopt;
+  return in_default_stream(c);
 }
 
 // 22: two inputs in the same memory.

@@ -380,6 +380,13 @@ TEST(Legality, Row35AnotherThreadOrDevice) {
   expect_legal(swish("f32[8] cuda", "f32[8] cuda", "f32[8] cuda", "thread[1]", "thread[1]"));
 }
 
+TEST(Legality, Row35AnotherStream) {
+  const std::string aside = "{grad,side_stream}";
+  expect_refused(swish("f32[8] cuda", "f32[8] cuda", "f32[8] cuda", "{grad}", aside), 35);
+  expect_refused(swish("f32[8] cuda", "f32[8] cuda", "f32[8] cuda", aside, aside), 35);
+  expect_legal(swish("f32[8] cuda", "f32[8] cuda", "f32[8] cuda", "{grad}", "{grad}"));
+}
+
 TEST(Legality, Row39AModeIsActive) {
   expect_refused(swish("f32[8]", "f32[8]", "f32[8]", "{grad,python_mode}", "{grad,python_mode}"),
                  39);

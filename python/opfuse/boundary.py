@@ -7,6 +7,7 @@ registered here is removed as soon as it has done its work; nothing is patched.
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import time
@@ -130,10 +131,39 @@ def uses_torch_compile() -> bool:
 
 def synchronize_devices() -> None:
     """Waits for what runs asynchronously, so that a step's time is its own."""
-    for name in ("cuda", "npu", "xpu"):
-        device = getattr(torch, name, None)
-        if device is not None and device.is_initialized():
-            device.synchronize()
+    for _, module in _accelerators():
+        module.synchronize()
+
+
+def _accelerators() -> list[tuple[str, Any]]:
+    """Name and module of each device type that this process uses beside the CPU."""
+    found = [(name, getattr(torch, name, None)) for name in ("cuda", "npu", "xpu")]
+    return [(name, module) for name, module in found if module and module.is_initialized()]
+
+
+def is_captured() -> str:
+    """The device whose current stream is being captured into a graph, "" when there is none.
+
+    Nothing may wait for it then, and what is captured keeps its operators.
+    """
+    for name, module in _accelerators():
+        capturing = getattr(module, "is_current_stream_capturing", None)
+        if capturing is not None and capturing():
+            return name
+    return ""
+
+
+def holds_graph() -> str:
+    """The device that a captured graph of this process is for, "" when there is none."""
+    kinds = {
+        kind: name
+        for name, module in _accelerators()
+        for kind in (getattr(module, f"{name.upper()}Graph", None),)
+        if isinstance(kind, type)
+    }
+    if not kinds:
+        return ""
+    return next((kinds[type(o)] for o in gc.get_objects() if type(o) in kinds), "")
 
 
 def in_loader_worker() -> bool:
@@ -393,6 +423,8 @@ class Boundaries:
             raise NotTunable("steps run in several threads")
         if not self.compiles and uses_torch_compile():
             raise NotTunable("the script compiles its model with torch.compile")
+        if device := is_captured():
+            raise NotTunable(f"the script captures its steps into a graph of {device}")
         if self.measuring:
             synchronize_devices()
         self.step += 1

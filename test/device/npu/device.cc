@@ -6,6 +6,9 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/alloc_cpu.h>
 
+#include <atomic>
+#include <utility>
+
 #include "queue.h"
 
 namespace standin {
@@ -28,7 +31,11 @@ struct Memory final : c10::Allocator {
 Memory memory;
 REGISTER_ALLOCATOR(kType, &memory);
 
-/// One device with one stream; an event is done when the queue is.
+thread_local c10::StreamId current_stream = 0;
+std::atomic<c10::StreamId> last_stream{0};
+
+/// One device. Its streams have numbers and one queue: what is launched runs in that order,
+/// whatever the stream; an event is done when the queue is.
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kType; }
   c10::Device exchangeDevice(c10::Device) const override { return kDevice; }
@@ -38,9 +45,12 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
                 device);
   }
   void uncheckedSetDevice(c10::Device) const noexcept override {}
-  c10::Stream getStream(c10::Device) const override { return stream(); }
-  c10::Stream getDefaultStream(c10::Device) const override { return stream(); }
-  c10::Stream exchangeStream(c10::Stream) const override { return stream(); }
+  c10::Stream getStream(c10::Device) const override { return stream(current_stream); }
+  c10::Stream getDefaultStream(c10::Device) const override { return stream(0); }
+  c10::Stream getNewStream(c10::Device, int) const override { return stream(++last_stream); }
+  c10::Stream exchangeStream(c10::Stream next) const override {
+    return stream(std::exchange(current_stream, next.id()));
+  }
   void record(void** event, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {
     *event = const_cast<c10::Device*>(&kDevice);  // anything but null: recorded
   }
@@ -53,7 +63,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceIndex deviceCount() const noexcept override { return 1; }
 
  private:
-  static c10::Stream stream() { return c10::Stream(c10::Stream::DEFAULT, kDevice); }
+  static c10::Stream stream(c10::StreamId id) {
+    return c10::Stream(c10::Stream::UNSAFE, kDevice, id);
+  }
 };
 
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);

@@ -1,10 +1,19 @@
-"""Steps that never wait for the device: python behind.py STEPS SECONDS_OF_NPU_SILU."""
+"""Steps that never wait for the device: behind.py STEPS SECONDS_OF_NPU_SILU [HABIT].
+
+HABIT: `stream` runs the gate beside the default stream; `holds_graph` keeps a captured graph;
+`captures` captures each step from the eighth on, optimizer and all.
+"""
 
 import sys
+from contextlib import nullcontext
 
 import torch
 import torch_npu
 from torch import nn
+
+STEPS, SECONDS = int(sys.argv[1]), float(sys.argv[2])
+HABIT = sys.argv[3] if len(sys.argv) > 3 else ""
+ASIDE = torch.Stream(device="npu")
 
 
 class Gate(nn.Module):
@@ -12,13 +21,23 @@ class Gate(nn.Module):
         return x * torch.sigmoid(x)
 
 
-torch_npu.set_duration("npu_silu", float(sys.argv[2]))
+class Aside(Gate):
+    def forward(self, x):
+        with ASIDE:
+            return super().forward(x)
+
+
+torch_npu.set_duration("npu_silu", SECONDS)
 torch.manual_seed(1)
-model = nn.Sequential(nn.Linear(8, 8), Gate(), nn.Linear(8, 4)).to("npu")
+gate = Aside() if HABIT == "stream" else Gate()
+model = nn.Sequential(nn.Linear(8, 8), gate, nn.Linear(8, 4)).to("npu")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 x = torch.randn(4, 8).to("npu")
-for _ in range(int(sys.argv[1])):
-    optimizer.zero_grad()
-    model(x).square().mean().backward()
-    optimizer.step()
+kept = torch.npu.NPUGraph() if HABIT == "holds_graph" else None
+for step in range(STEPS):
+    captured = HABIT == "captures" and step >= 7
+    with torch.npu.graph(torch.npu.NPUGraph()) if captured else nullcontext():
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
 print("waits", torch_npu.synchronizations())
