@@ -1,6 +1,6 @@
 # Thin: every target is a script or a preset that can be run by itself.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-all cross fuzz check format clean uninstall
+.PHONY: help setup build demo test test-all test-torch cross fuzz check format clean uninstall
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
@@ -41,6 +41,9 @@ test-all: test ## The tests, the C++ tests again under the sanitizers, and fuzzi
 
 cross: ## Cross-compile the core for aarch64 and run its tests under qemu-user: many minutes
 	@tools/cross_aarch64.sh
+
+test-torch: ## Build against another torch, VERSION=2.14.1, and run the quick tests there
+	@tools/test_torch.sh $(VERSION)
 
 fuzz: ## Fuzz each reader of trace files for 10 minutes (clang++)
 	@tools/fuzz.sh

@@ -22,13 +22,17 @@ except Exception as error:
     print("torch        cannot be imported:", error)
     sys.exit(1)
 print("torch       ", torch.__version__, "with", torch.get_num_threads(), "threads")
-from opfuse import native
+from opfuse import accelerators, native, torchversion
+if note := torchversion.note(torch.__version__):
+    print("note        ", note)
 try:
     native.load(sys.argv[2], {})
 except Exception as error:
     print("self-check   failed:", error)
     sys.exit(1)
 print("self-check   passed: recorder and schemas work with this torch")
+for line in accelerators.lines():
+    print(line)
 )";
 
 class Doctor : public Verb {

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Generator
 from typing import Any
 
-from opfuse import fault, native
+from opfuse import fault, native, torchversion
 from opfuse.boundary import Boundaries, NotTunable, StepSample
 from opfuse.state import State
 from opfuse.tuner import Tuner
@@ -95,6 +95,8 @@ class Agent:
         next(self._run)
 
     def _new_tuner(self) -> Tuner:
+        if note := torchversion.note(self.state.data["torch"]):
+            self.state.event(note, self.boundaries.step)
         session = native.load(self.config["library"], self.config)
         return Tuner(self.config, session, self.state, self.boundaries)
 
