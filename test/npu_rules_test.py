@@ -111,20 +111,6 @@ def test_what_only_looks_like_an_operators_chain_stays(program, device_env):
     assert not (run.report_dir / "changes.diff").exists()
 
 
-@pytest.mark.parametrize("how", ["train", "infer"])
-def test_an_operator_without_a_derivative_is_for_inference(how, program, device_env):
-    words = ["infer"] if how == "infer" else []
-    run = program("tune", "--dry-run", "--allow", "E2", "--only", "rms_norm_offset",
-                  command=[sys.executable, NPU / "train.py", 6, "GemmaNorm", *words],
-                  env=device_env)  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    (site,) = run.report["sites"]
-    if how == "infer":
-        assert site["target"] == "npu.npu_gemma_rms_norm" and not site["refusal"]
-    else:
-        assert re.search("derivative|differentiable", site["refusal"]["reason"])
-
-
 def test_a_version_outside_of_the_rules_range_is_refused(program, device_env, tmp_path: Path):
     rule = tmp_path / "later.rule"
     rule.write_text(

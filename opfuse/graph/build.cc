@@ -11,6 +11,7 @@
 
 #include "opfuse/graph/build_cut.h"
 #include "opfuse/graph/event_attr.h"
+#include "opfuse/trace/side_stream.h"
 
 namespace opfuse::graph {
 namespace {
@@ -365,10 +366,10 @@ class Builder {
     return row;
   }
 
-  static constexpr uint16_t kRegionFlags = trace::kGradMode | trace::kInferenceMode |
-                                           trace::kAutocast | trace::kGraphTask |
-                                           trace::kPythonMode | trace::kSavedTensorHooks |
-                                           trace::kCheckpointRecompute | trace::kCreateGraph;
+  static constexpr uint16_t kRegionFlags =
+      trace::kGradMode | trace::kInferenceMode | trace::kAutocast | trace::kGraphTask |
+      trace::kPythonMode | trace::kSavedTensorHooks | trace::kCheckpointRecompute |
+      trace::kCreateGraph | trace::kSideStream;
 
   const EventTable& table_;
   Cut cut_;

@@ -126,7 +126,7 @@ class MaskedSoftmax(nn.Module):
 class GemmaNorm(RmsNorm):
     def forward(self, x):
         y = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
-        return (y * (1.0 + self.weight)).type_as(x)
+        return y * (1.0 + self.weight)
 
 
 class InfinityMasked(MaskedSoftmax):
