@@ -14,7 +14,6 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 FAMILIES = {
-    "attention_dropout": "attention", "attention_unscaled": "attention",
     "drop_connect_add": "drop_path_add", "batch_norm_drop_connect_add": "drop_path_add",
     "rope_interleaved": "rope",
 }  # fmt: skip
@@ -34,7 +33,7 @@ def by_family(counts: dict[str, int]) -> collections.Counter:
     """The labels know one name where the rulebook has several for ways to write it."""
     family = collections.Counter()
     for rule, count in counts.items():
-        family[FAMILIES.get(rule, rule)] += count
+        family["attention" if rule.startswith("attention") else FAMILIES.get(rule, rule)] += count
     return family
 
 

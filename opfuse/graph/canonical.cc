@@ -7,6 +7,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "opfuse/graph/canonical_foreach.h"
 #include "opfuse/graph/effects.h"
 #include "opfuse/graph/schema.h"
 #include "opfuse/trace/event_table.h"
@@ -29,6 +30,8 @@ struct Row {
 
 const std::vector<Row>& rows();
 
+constexpr std::string_view kForeach = "foreach";
+
 class Canonicalizer {
  public:
   explicit Canonicalizer(const Graph& graph) : in_(graph) {
@@ -48,11 +51,19 @@ class Canonicalizer {
   CanonicalForm run() {
     std::vector<NodeId> place(in_.nodes.size(), kNone);
     out_.graph.nodes.reserve(in_.nodes.size());
+    std::vector<std::pair<ValueId, NodeId>> made_apart;
     for (NodeId id = 0; id < static_cast<NodeId>(in_.nodes.size()); ++id) {
-      if (add(id)) place[id] = static_cast<NodeId>(out_.graph.nodes.size() - 1);
+      const std::vector<Node> parts = foreach_nodes(in_.nodes[id]);
+      if (parts.empty() && add(id, in_.nodes[id], 0)) place[id] = last_node();
+      for (const Node& part : parts)
+        made_apart.emplace_back(part.outputs[0], add(id, part, foreach_row_) ? last_node() : kNone);
     }
     for (Value& value : out_.graph.values)
       if (value.producer != kNone) value.producer = place[value.producer];
+    for (const auto& [made, node] : made_apart) {
+      out_.graph.values[made].producer = node;
+      out_.graph.values[made].output = 0;
+    }
     for (ValueId result : in_.results)
       out_.graph.results.push_back(result == kNone ? kNone : out_.stands_in[result]);
     index_users(&out_.graph);
@@ -140,18 +151,21 @@ class Canonicalizer {
 
  private:
   void index_rows() {
-    for (size_t i = 0; i < rows().size(); ++i)
+    for (size_t i = 0; i < rows().size(); ++i) {
       for (std::string_view op : rows()[i].ops) by_op_[op].push_back(static_cast<int>(i));
+      if (rows()[i].text.name == kForeach) foreach_row_ = RowSet{1} << i;
+    }
   }
 
-  bool add(NodeId id) {
+  NodeId last_node() const { return static_cast<NodeId>(out_.graph.nodes.size() - 1); }
+
+  // `used`: rows that made `node` of the original one.
+  bool add(NodeId id, Node node, RowSet used) {
     current_ = id;
-    Node node = in_.nodes[id];
     node.positions.clear();
     for (Input& input : node.inputs)
       for (ValueId& value : input.values)
         if (value != kNone) value = out_.stands_in[value];
-    RowSet used = 0;
     for (bool again = true; again;) {
       again = false;
       auto it = by_op_.find(node.op);
@@ -185,6 +199,7 @@ class Canonicalizer {
   CanonicalForm out_;
   std::vector<NodeId> last_writer_;  // by storage
   NodeId current_ = kNone;
+  RowSet foreach_row_ = 0;
   std::unordered_map<std::string_view, std::vector<int>> by_op_;
 };
 
@@ -341,6 +356,48 @@ bool transposed_dims(Canonicalizer& c, Node& node) {
   return *a != before_a || *b != before_b;
 }
 
+// x[a:] of n elements is x[a:n], x[:b] is x[0:b], x[-a:] is x[n - a:n].
+bool slice_bounds(Canonicalizer& c, Node& node) {
+  const TensorMeta& meta = c.meta(node, 0);
+  const auto* dim = std::get_if<int64_t>(&node.inputs[1].attr);
+  if (!dim || !meta.shape_known || node.inputs.size() != 5) return false;
+  const auto rank = static_cast<int64_t>(meta.shape.size());
+  const int64_t axis = *dim < 0 ? *dim + rank : *dim;
+  if (axis < 0 || axis >= rank) return false;
+  const int64_t size = meta.shape[static_cast<size_t>(axis)];
+  bool changed = false;
+  const auto settle = [&](Attr* bound, int64_t absent) {
+    const auto* given = std::get_if<int64_t>(bound);
+    if (!given && !std::holds_alternative<NoneAttr>(*bound)) return;  // not known
+    int64_t at = given ? *given : absent;
+    if (at < 0) at += size;
+    at = std::clamp<int64_t>(at, 0, size);
+    if (given && *given == at) return;
+    *bound = at;
+    changed = true;
+  };
+  settle(&node.inputs[2].attr, 0);
+  settle(&node.inputs[3].attr, size);
+  return changed;
+}
+
+// permute(x, [0, 1, 3, 2]) -> transpose(x, -2, -1), as einsum writes it.
+bool permuted_matrix(Canonicalizer&, Node& node) {
+  const auto* dims = std::get_if<std::vector<int64_t>>(&node.inputs[1].attr);
+  if (!dims || dims->size() < 2) return false;
+  const auto rank = static_cast<int64_t>(dims->size());
+  for (int64_t i = 0; i < rank; ++i) {
+    const int64_t from = (*dims)[i] < 0 ? (*dims)[i] + rank : (*dims)[i];
+    const int64_t swapped = i == rank - 2 ? rank - 1 : i == rank - 1 ? rank - 2 : i;
+    if (from != swapped) return false;
+  }
+  Input second;
+  second.attr = int64_t{-1};
+  node.inputs[1].attr = int64_t{-2};
+  node.inputs.push_back(second);
+  return renamed(node, "aten.transpose.int");
+}
+
 bool times_minus_one(Canonicalizer& c, Node& node) {
   if (c.constant(node, 1) != -1.0 || !c.result_is_floating(node)) return false;
   return c.become(&node, "aten.neg", {c.operand(node, 0)});
@@ -368,12 +425,13 @@ std::vector<Row> make_rows() {
       "aten.silu_",       "aten.clamp_min_",  "aten.clamp_max_",   "aten.erf_",
       "aten.log_",        "aten.abs_",        "aten.hardsigmoid_", "aten.hardswish_",
       "aten.mish_",       "aten.addcmul_",    "aten.gelu_",        "aten.hardtanh_",
-      "aten.clamp_"};
+      "aten.clamp_",      "aten.addcdiv_",    "aten.lerp_.Scalar", "aten.lerp_.Tensor"};
   return {
       {{"in place", kExact, "x.mul_(y) -> x * y (the write stays on record)"},
        in_place,
        nullptr,
        out_of_place},
+      {{kForeach, kExact, "_foreach_mul_([a, b], 2) -> a * 2, b * 2"}, {}, nullptr, nullptr},
       {{"alias", kExact, "x.detach(), alias(x) -> x"},
        {"aten.detach", "aten.alias", "aten.lift_fresh"},
        drop_alias,
@@ -394,6 +452,14 @@ std::vector<Row> make_rows() {
        {"aten.transpose.int"},
        nullptr,
        transposed_dims},
+      {{"bounds of a slice", kExact, "x[a:] of n -> x[a:n], x[:b] -> x[0:b]"},
+       {"aten.slice.Tensor"},
+       nullptr,
+       slice_bounds},
+      {{"permutation of a matrix", kExact, "permute(x, [0, 2, 1]) -> transpose(x, -2, -1)"},
+       {"aten.permute"},
+       nullptr,
+       permuted_matrix},
       {{"no-op cast", kExact, "x.to(x.dtype), x.contiguous() when it is -> x"},
        {"aten._to_copy", "aten.to.dtype", "aten.to.device", "aten.contiguous",
         "aten.to.dtype_layout"},

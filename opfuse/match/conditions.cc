@@ -35,6 +35,21 @@ bool is_open(const Guard& guard, const NumberBindings& numbers) {
          (!value_of(guard.left, numbers) || !value_of(guard.right, numbers));
 }
 
+// Made by an operator that draws random numbers; products with a number may follow, as in
+// bernoulli_(keep).div_(keep).
+bool is_drawn(const Graph& graph, ValueId value) {
+  while (value != kNone && graph.values[value].producer != kNone) {
+    const graph::Node& maker = graph.nodes[graph.values[value].producer];
+    if (maker.random) return true;
+    const bool scaled = maker.op == "aten.mul.Tensor" && maker.inputs[1].values.size() == 1 &&
+                        maker.inputs[1].values[0] != kNone &&
+                        graph.values[maker.inputs[1].values[0]].meta.number.has_value();
+    if (!scaled) return false;
+    value = maker.inputs[0].values[0];
+  }
+  return false;
+}
+
 }  // namespace
 
 bool same_constant(double a, double b, DType dtype) {
@@ -68,6 +83,18 @@ bool Solver::check_shapes() {
   return true;
 }
 
+bool Solver::shapes_agree_so_far() {
+  const Rule& rule = *pattern_->rule;
+  if (pattern_->near) return true;
+  numbers_.assign(rule.parameters.size() + rule.sizes.size(), std::nullopt);
+  std::vector<std::vector<int64_t>> rest;
+  for (size_t i = 0; i < rule.parameters.size(); ++i)
+    if (rule.parameters[i].is_tensor && values_[i] != kNone &&
+        !check_shape(rule.parameters[i].tensor, values_[i], &rest))
+      return false;
+  return true;
+}
+
 // `rest` holds what `...` is, once it is known.
 bool Solver::check_shape(const TensorType& type, ValueId value,
                          std::vector<std::vector<int64_t>>* rest) {
@@ -79,7 +106,7 @@ bool Solver::check_shape(const TensorType& type, ValueId value,
     return true;
   }
   const auto is_run = [](const Dimension& one) {
-    return one.kind == Kind::kRest || one.kind == Kind::kAnyRest;
+    return one.kind == Kind::kRest || one.kind == Kind::kAnyRest || one.kind == Kind::kOnes;
   };
   const auto run = std::ranges::find_if(type.shape, is_run);
   const int64_t fixed = static_cast<int64_t>(type.shape.size()) - (run != type.shape.end());
@@ -91,6 +118,11 @@ bool Solver::check_shape(const TensorType& type, ValueId value,
       const std::vector<int64_t> sizes(meta.shape.begin() + at, meta.shape.begin() + at + spare);
       at += spare;
       if (one.kind == Kind::kAnyRest) continue;
+      if (one.kind == Kind::kOnes) {
+        if (std::ranges::any_of(sizes, [](int64_t size) { return size != 1; })) return false;
+        if (!rest->empty() && rest->front().size() != sizes.size()) return false;
+        continue;
+      }
       if (rest->empty()) rest->push_back(sizes);
       if (rest->front() != sizes) return false;
       continue;
@@ -139,8 +171,7 @@ bool Solver::check_dtypes() {
     const DType wanted = parameters[i].tensor.dtype;
     if (wanted != DType::kUnknown && graph_.values[value].meta.dtype != wanted)
       return fail(Mismatch::Kind::kDtype, kNone, value, kNone, static_cast<int>(i));
-    const graph::NodeId maker = graph_.values[value].producer;
-    if (parameters[i].random && (maker == kNone || !graph_.nodes[maker].random))
+    if (parameters[i].random && !is_drawn(graph_, value))
       return fail(Mismatch::Kind::kRandom, kNone, value, kNone, static_cast<int>(i));
   }
   return true;

@@ -86,6 +86,10 @@ class Expander {
     for (size_t i = 0; i < g.values.size(); ++i)
       if (g.values[i].producer != kNone && values_[i] != kNone && !is_input(values_[i]))
         inner(values_[i]);
+    // Of a run of changes of shape the pattern holds only the last.
+    for (NodeId node : solver_.nodes())
+      for (ValueId made : context_.form.graph.nodes[node].outputs)
+        if (made != kNone && !is_input(made)) inner(made);
     for (ValueId result : g.results) match.outputs.push_back(values_[result]);
     match.nodes.assign(nodes_.begin(), nodes_.end());
     match.equivalence = pattern_.spelling->equivalence;

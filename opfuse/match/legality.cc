@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "opfuse/match/legality_rows.h"
+#include "opfuse/match/words.h"
 #include "opfuse/trace/side_stream.h"
 
 namespace opfuse::match {
@@ -13,9 +14,12 @@ Verdict used_outside(const Chain& c) {
   for (ValueId v : c.inner) {
     for (NodeId user : c.context.graph.users[v]) {
       if (c.nodes.contains(user) || c.backward.contains(user)) continue;
-      // A mask of the same shape is drawn: where nothing is replaced that is no use of the values.
-      const bool shape_alone = c.context.node(user).op == "aten.empty_like";
-      if (shape_alone && !c.match.rule->only_found.empty()) continue;
+      // A mask of the same shape is drawn, or a view of the whole is taken, which is the value
+      // itself: where nothing is replaced that is no use of the values.
+      const graph::Node& reader = c.context.node(user);
+      const bool shape_alone = reader.op == "aten.empty_like" ||
+                               std::ranges::find(reader.outputs, v) != reader.outputs.end();
+      if (shape_alone && !found_only(*c.match.rule).empty()) continue;
       bool in_backward = (c.context.node(user).region.flags & trace::kGraphTask) != 0;
       return refuse(in_backward ? 2 : 1,
                     fmt::format("{} is also read by {}{}", name_of(c, v), c.at(user),
@@ -178,6 +182,13 @@ Verdict inputs_overlap(const Chain& c) {
   return std::nullopt;
 }
 
+// A result, or read by the chain; statistics that an operator makes for its backward are neither.
+bool is_part_of_result(const Chain& c, ValueId v) {
+  return c.outputs.contains(v) || std::ranges::any_of(c.context.graph.users[v], [&](NodeId user) {
+           return c.nodes.contains(user);
+         });
+}
+
 // 23: a detach inside the chain, or values of which only some require grad.
 Verdict detached(const Chain& c) {
   bool grad_mode = (c.context.node(c.first).region.flags & trace::kGradMode) != 0;
@@ -198,7 +209,8 @@ Verdict detached(const Chain& c) {
     });
     if (!wanted && c.inputs.size() > 1) continue;
     for (ValueId v : node.outputs)
-      if (v != kNone && !(c.context.value(v).meta.flags & trace::kRequiresGrad))
+      if (v != kNone && is_part_of_result(c, v) &&
+          !(c.context.value(v).meta.flags & trace::kRequiresGrad))
         return refuse(23, fmt::format("the input requires grad, {} does not", name_of(c, v)), id);
   }
   return std::nullopt;

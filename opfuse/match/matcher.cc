@@ -30,6 +30,15 @@ bool told_by_data_flow(int row) {
   return std::ranges::find(kRows, row) != std::end(kRows);
 }
 
+// Refused by a row of docs/legality.md that says that another function stands there: other dtypes
+// or casts, operands of other shapes, a gradient that is stopped or written by hand.
+bool is_another_function(const Match& match) {
+  static constexpr int kRows[] = {14, 15, 16, 19, 23, 25};
+  return std::ranges::any_of(match.refusals, [](const Refusal& refusal) {
+    return std::ranges::find(kRows, refusal.row) != std::end(kRows);
+  });
+}
+
 // The patterns of one rule that have the same root operator.
 struct RulePatterns {
   std::vector<Pattern> ways, near;
@@ -264,18 +273,18 @@ class Matcher {
     std::erase_if(report_.matches, [&](const Match&) { return drop[next++]; });
   }
 
-  // Legal before refused, larger before smaller, then in order: a later one that shares an operator
-  // is refused. One that is only found (a sum of products, say) and shares it with a larger chain
-  // tells nobody anything.
+  // What is replaced comes first, then what is the function of its rule, then the larger, then in
+  // order: a later one that shares an operator is refused. One that is only found (a sum of
+  // products, say) and shares it with a larger chain tells nobody anything.
   void settle_overlaps() {
     std::vector<Match*> order;
     for (Match& match : report_.matches) order.push_back(&match);
-    const auto has_row = [](const Match* match) {
-      return std::ranges::any_of(match->refusals, [](const Refusal& r) { return r.row > 0; });
+    const auto is_replaced = [](const Match* match) {
+      return match->refusals.empty() && never_replaced(*match->rule).empty();
     };
     std::ranges::stable_sort(order, [&](const Match* a, const Match* b) {
-      if (a->refusals.empty() != b->refusals.empty()) return a->refusals.empty();
-      if (has_row(a) != has_row(b)) return has_row(b);
+      if (is_replaced(a) != is_replaced(b)) return is_replaced(a);
+      if (is_another_function(*a) != is_another_function(*b)) return is_another_function(*b);
       return a->nodes.size() > b->nodes.size();
     });
     std::vector<const Match*> owner(context_.graph.nodes.size());
@@ -288,8 +297,9 @@ class Matcher {
                                    fmt::format("shares {} with a chain of {}",
                                                where(context_.graph, node), first->rule->name),
                                    node});
-        const bool says_less = has_row(match) || first->nodes.size() > match->nodes.size();
-        if (says_less && !found_only(*match->rule).empty()) hidden.insert(match);
+        const bool says_less =
+            is_another_function(*match) || first->nodes.size() > match->nodes.size();
+        if (says_less && !never_replaced(*match->rule).empty()) hidden.insert(match);
         break;
       }
       if (hidden.contains(match)) continue;

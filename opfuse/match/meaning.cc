@@ -32,6 +32,7 @@ std::vector<int64_t> shape_of(const TensorType& type, bool first, const NumberBi
     if (one.kind == Kind::kRest) shape.insert(shape.end(), {2, 2});
     if (one.kind == Kind::kAnyRest) shape.insert(shape.end(), 2, 1);  // broadcast to the first
     if (one.kind == Kind::kAnyRest && first) shape.back() = 6;
+    if (one.kind == Kind::kOnes) shape.insert(shape.end(), 2, 1);
     if (one.kind == Kind::kAny) shape.push_back(1);
     if (one.kind == Kind::kSize) shape.push_back(one.size);
     if (one.kind == Kind::kName) shape.push_back(static_cast<int64_t>(*numbers[one.name]));

@@ -20,9 +20,10 @@ enum class Equivalence : uint8_t { kE0, kE1, kE2, kE3, kE4 };
 std::string_view equivalence_name(Equivalence equivalence);  // "E1"
 
 // One dimension of a tensor type: `...` any sizes, the same wherever it stands in the rule; `*` any
-// sizes; `_` any one size; a name, the same size wherever it stands; a number.
+// sizes; `1...` a one for each size of `...`; `_` any one size; a name, the same size wherever it
+// stands; a number.
 struct Dimension {
-  enum class Kind : uint8_t { kRest, kAnyRest, kAny, kName, kSize };
+  enum class Kind : uint8_t { kRest, kAnyRest, kOnes, kAny, kName, kSize };
   Kind kind = Kind::kAny;
   int64_t size = 0;  // kSize
   int name = -1;     // kName: index as in Number::name
@@ -41,7 +42,7 @@ struct RuleParameter {
   std::string type;  // "T", "T[..., n]", "float", …, as written
   bool is_tensor = true;
   bool optional = false;
-  bool random = false;  // `random T`: made by an operator that draws random numbers
+  bool random = false;  // `random T`: drawn by an operator, scaled by numbers at most
   TensorType tensor = {};
 };
 

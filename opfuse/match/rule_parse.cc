@@ -131,6 +131,10 @@ class RuleParser : RuleReader {
     if (eat("*")) return Dimension{Kind::kAnyRest};
     if (eat("_")) return Dimension{Kind::kAny};
     const std::string word = peek().text;
+    if (word == "1...") {
+      ++at_;
+      return Dimension{Kind::kOnes};
+    }
     if (peek().kind == TokenKind::kNumber && word.find_first_not_of("0123456789") == word.npos) {
       ++at_;
       return Dimension{Kind::kSize, std::stoll(word.substr(0, 9))};

@@ -144,7 +144,9 @@ bool Solver::match_external(const Goal& goal) {
     return fail(Mismatch::Kind::kOperator, goal.pattern, goal.value);
   }
   values_[goal.pattern] = goal.value;
-  if (run(goal.next)) return true;
+  // A long search is one over the places at which changes of shape may end.
+  constexpr int kLongSearch = 500;
+  if ((steps_ < kLongSearch || shapes_agree_so_far()) && run(goal.next)) return true;
   values_[goal.pattern] = kNone;
   forget(before);
   return false;

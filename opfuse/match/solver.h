@@ -92,6 +92,7 @@ class Solver {
 
   bool finish();
   bool check_shapes();
+  bool shapes_agree_so_far();  // of the parameters that are bound
   bool check_shape(const TensorType& type, graph::ValueId value,
                    std::vector<std::vector<int64_t>>* rest);
   bool check_numbers();

@@ -368,6 +368,42 @@ def glu(x):  # glu
     return a * b.sigmoid()
 
 
+def glu_slices(x):  # glu_slices
+    d = x.shape[-1] // 2
+    return x[..., :d] * torch.sigmoid(x[..., d:])
+
+
+def glu_channels_image(x):  # glu_slices_of_channels
+    return x[:, :4] * torch.sigmoid(x[:, 4:])
+
+
+def geglu_tanh_halves(x):  # gelu_tanh_mul_packed
+    a, b = x.chunk(2, dim=-1)
+    return F.gelu(a, approximate="tanh") * b
+
+
+def geglu_tanh_halves_gate_last(x):  # gelu_tanh_mul_packed_last
+    h, gate = x.chunk(2, dim=-1)
+    return h * F.gelu(gate, approximate="tanh")
+
+
+# Other functions -----------------------------------------------------------------------------
+def softplus(x):  # softplus
+    return torch.log(1 + torch.exp(x))
+
+
+def softplus_log1p(x):  # softplus
+    return torch.log1p(x.exp())
+
+
+def log_sigmoid(x):  # log_sigmoid
+    return torch.log(torch.sigmoid(x))
+
+
+def log_sigmoid_by_softplus(x):  # log_sigmoid
+    return -F.softplus(-x)
+
+
 # Stochastic depth ----------------------------------------------------------------------------
 def drop_connect_image(x, r=torch.randn(2, 8, 4, 4)):  # drop_connect_add
     mask = torch.floor(0.8 + torch.rand([2, 1, 1, 1]))
@@ -377,6 +413,15 @@ def drop_connect_image(x, r=torch.randn(2, 8, 4, 4)):  # drop_connect_add
 def drop_path_image(x, r=torch.randn(2, 8, 4, 4)):  # drop_connect_add
     mask = x.new_empty((2, 1, 1, 1)).bernoulli_(0.8).div_(0.8)
     return r + x * mask
+
+
+def drop_path_of_rows(x, r=torch.randn(2, 6, 8)):  # drop_connect_add
+    mask = x.new_empty((2, 1, 1)).bernoulli_(0.8).div_(0.8)
+    return r + x * mask
+
+
+def drop_path_unscaled(x, r=torch.randn(2, 6, 8)):  # drop_path_add
+    return r + x * x.new_empty((2, 1, 1)).bernoulli_(0.8)
 
 
 # Rotary --------------------------------------------------------------------------------------
@@ -458,6 +503,78 @@ def attention_dropout(x, kv=qkv(), m=torch.zeros(1, 1, 6, 6)):  # attention_drop
     return p @ kv[1]
 
 
+def attention_keys_first(x, kv=qkv()):  # attention
+    q = x.view(2, 6, 2, 4).transpose(1, 2)
+    return torch.softmax(q @ (kv[0] * 0.5).transpose(-2, -1), -1) @ kv[1]
+
+
+def attention_both_scaled(x, kv=qkv()):  # attention
+    s = math.sqrt(1 / math.sqrt(4))
+    q = x.view(2, 6, 2, 4).transpose(1, 2) * s
+    return torch.softmax(q @ (kv[0] * s).transpose(-2, -1), -1) @ kv[1]
+
+
+def attention_heads_in_the_batch(x, kv=qkv(), m=torch.zeros(2, 1, 6, 6)):  # attention
+    q = x.view(2, 6, 2, 4).transpose(1, 2).reshape(4, 6, 4) * 0.5
+    k, v = (t.reshape(4, 6, 4) for t in kv)
+    scores = torch.bmm(q, k.transpose(1, 2)).view(2, 2, 6, 6) + m
+    return torch.bmm(F.softmax(scores.view(4, 6, 6), dim=-1), v)
+
+
+def attention_added(x, kv=qkv(), m=torch.zeros(4, 6, 6)):  # attention_added
+    q = x.view(2, 6, 2, 4).transpose(1, 2).reshape(4, 6, 4)
+    k, v = (t.reshape(4, 6, 4) for t in kv)
+    scores = torch.baddbmm(m, q, k.transpose(1, 2), beta=1.0, alpha=0.5)
+    return torch.bmm(F.softmax(scores, dim=-1), v)
+
+
+def attention_swin(x, kv=qkv(), b=torch.randn(2, 6, 6), m=torch.zeros(2, 6, 6)):  # attention_biased
+    q = x.view(2, 6, 2, 4).transpose(1, 2) * 0.5
+    scores = q @ kv[0].transpose(-2, -1) + b.unsqueeze(0)
+    scores = scores.view(1, 2, 2, 6, 6) + m.unsqueeze(1).unsqueeze(0)
+    return F.softmax(scores.view(-1, 2, 6, 6), dim=-1) @ kv[1]
+
+
+def attention_position_bias(x, kv=qkv(), b=torch.randn(1, 2, 6, 6)):  # attention_unscaled_dropout
+    q = x.view(2, 6, 2, 4).transpose(1, 2)
+    scores = torch.matmul(q, kv[0].transpose(3, 2))
+    scores += b
+    p = F.dropout(F.softmax(scores.float(), dim=-1).type_as(scores), 0.1)
+    return torch.matmul(p, kv[1])
+
+
+def attention_bias_and_mask(
+    x, kv=qkv(), b=torch.randn(1, 2, 6, 6), m=torch.zeros(1, 1, 6, 6)
+):  # attention_unscaled_biased
+    q = x.view(2, 6, 2, 4).transpose(1, 2)
+    scores = torch.matmul(q, kv[0].transpose(3, 2)) * 1.0 + b + m
+    return torch.matmul(F.softmax(scores, dim=-1), kv[1])
+
+
+def attention_tril(x, kv=qkv(), m=torch.tril(torch.ones(1, 1, 6, 6))):  # attention_masked
+    q = x.view(2, 6, 2, 4).transpose(1, 2)
+    scores = (q @ kv[0].transpose(-2, -1)) * (1.0 / math.sqrt(4))
+    p = F.dropout(F.softmax(scores.masked_fill(m == 0, float("-inf")), dim=-1), 0.1)
+    return p @ kv[1]
+
+
+def grouped():
+    return torch.randn(2, 1, 6, 4), torch.randn(2, 1, 6, 4)
+
+
+def attention_repeated_heads(x, kv=grouped(), m=torch.zeros(1, 1, 6, 6)):  # attention_grouped
+    q = x.view(2, 6, 2, 4).transpose(1, 2)
+    k, v = (t[:, :, None].expand(2, 1, 2, 6, 4).reshape(2, 2, 6, 4) for t in kv)
+    scores = torch.matmul(q, k.transpose(2, 3)) * 0.5 + m
+    return torch.matmul(F.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype), v)
+
+
+def attention_repeat_interleave(x, kv=grouped()):  # attention_grouped
+    q = x.view(2, 6, 2, 4).transpose(1, 2) * 0.5
+    k, v = (t.repeat_interleave(2, dim=1) for t in kv)
+    return (q @ k.transpose(-2, -1)).softmax(-1) @ v
+
+
 def scaled_masked_softmax(x, m=torch.zeros(6, 8)):  # scale_mask_softmax
     return F.softmax(x * 0.125 + m, dim=-1)
 
@@ -477,6 +594,15 @@ def label_smoothing(x, t=torch.tensor([1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4])):  #
 def nll_of_log_softmax(x, t=torch.tensor([1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4])):  # cross_entropy
     p = F.log_softmax(x.reshape(12, 8), dim=-1)
     return -p.gather(-1, t.unsqueeze(1)).squeeze(1).mean()
+
+
+def log_softmax_by_hand(x):  # log_softmax
+    s = x - x.max(dim=-1, keepdim=True)[0]
+    return s - s.exp().sum(dim=-1, keepdim=True).log()
+
+
+def log_softmax_by_logsumexp(x):  # log_softmax
+    return x - torch.logsumexp(x, dim=-1, keepdim=True)
 
 
 # Linear algebra ------------------------------------------------------------------------------
