@@ -1,6 +1,7 @@
 #include "opfuse/pipeline_trace.h"
 
 #include "opfuse/graph/build.h"
+#include "opfuse/report/candidates.h"
 
 namespace opfuse {
 
@@ -60,6 +61,10 @@ Result<TraceAnalysis> analyze_trace_file(trace::TraceFile file, const TraceOptio
   OPFUSE_TRY_STATUS(run_stage("report", log, [&]() -> Status {
     analysis.report = report::report_trace(analysis.file, analysis.calls, analysis.events.table,
                                            analysis.inferred, analysis.matches);
+    const graph::Graph& graph = analysis.inferred.graph;
+    analysis.report.candidates = report::candidates_of(
+        graph, match::find_candidates(graph, analysis.matches,
+                                      {.least_share = report::kLeastCandidateShare}));
     return ok_status();
   }));
   return analysis;

@@ -93,6 +93,25 @@ TEST(TraceAnalysis, SwishIsProvedByMemory) {
   EXPECT_EQ(a.report.by_kernel_ns, a.report.by_operator_ns + a.report.orphan_ns);
 }
 
+TEST(TraceAnalysis, AChainThatNoRuleKnowsIsToldWithItsShare) {
+  TraceWriter trace(true);
+  trace.op("aten::mm", "[[4,8],[8,1024]]", kFloats, 100, kBytes);
+  trace.op("aten::sin", kOne, kFloat, 200, kBytes);
+  trace.op("aten::cos", kOne, kFloat, 300, kBytes);
+  trace.free(200, kBytes);
+  trace.free(100, kBytes);
+  const TraceAnalysis a = analyze_text(trace.text(), "unknown.json");
+  ASSERT_EQ(a.report.candidates.size(), 1u);
+  const report::Candidate& chain = a.report.candidates[0];
+  EXPECT_EQ(chain.operators, (std::vector<std::string>{"aten.sin", "aten.cos"}));
+  EXPECT_NEAR(chain.share, 2.0 / 3, 1e-9);
+  EXPECT_NE(report::trace_text(a.report, {}).find("66.7% of the operators' time: sin, cos (1 call"),
+            std::string::npos);
+  EXPECT_NE(report::trace_json(a.report).find("\"bytes_saved\": 32768"), std::string::npos);
+  const TraceAnalysis known = analyze_text(swish(true), "known.json");
+  EXPECT_TRUE(known.report.candidates.empty());
+}
+
 TEST(TraceAnalysis, WithoutMemoryTheProofIsWeaker) {
   const TraceAnalysis a = analyze_text(swish(false), "swish-p1.json");
   ASSERT_EQ(a.report.findings.size(), 1u);

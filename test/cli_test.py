@@ -1,5 +1,6 @@
 """The program as a user meets it: status, stdout, signals, messages. No training here."""
 
+import json
 import os
 import signal
 import subprocess
@@ -174,6 +175,56 @@ def test_explain_prints_the_rule(tmp_path):
     done = opfuse("explain", "silu", cwd=tmp_path)
     assert done.returncode == 0
     assert b"sigmoid" in done.stdout
+
+
+def report_with_places() -> dict:
+    site = {"id": 3, "rule": "silu", "calls": 2, "file": "/home/me/net/model.py", "line": 20,
+            "chain_file": "/home/me/net/parts.py", "chain_line": 7, "now": "x*sigmoid(x)",
+            "becomes": "F.silu(x)", "kept": True,
+            "operators": [{"op": "aten.sigmoid", "line": 7, "column": 4},
+                          {"op": "aten.mul.Tensor", "line": 9, "column": 4}]}  # fmt: skip
+    refused = {**site, "id": 4, "line": 30, "chain_line": 30, "operators": [], "kept": None,
+               "refusal": {"row": 3, "reason": "s is kept by Python", "node": ""}}  # fmt: skip
+    miss = {"rule": "silu", "reason": "the constant is 1.702", "file": "/home/me/net/parts.py",
+            "line": 40, "row": 29, "calls": 1, "operators": ["aten.sigmoid"]}  # fmt: skip
+    unknown = {"operators": ["aten.sin", "aten.cos"], "file": "/home/me/net/parts.py", "line": 50,
+               "calls": 6, "bytes_saved": 4096, "ms": 1.5, "share": 0.125}  # fmt: skip
+    return {"schema_version": 1, "outcome": "tuned", "sites": [site, refused],
+            "near_misses": [miss], "candidates": [unknown]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("what", "words", "absent"),
+    [
+        ("3", b"site 3: silu at model.py:20, 2 calls: x*sigmoid(x) becomes F.silu(x)", b"site 4"),
+        ("3", b"aten.mul.Tensor          parts.py:9:4", b"kept by Python"),
+        ("4", b"not replaced (row 3 of docs/legality.md): s is kept by Python", b"site 3"),
+        ("model.py:20", b"measured faster, kept", b"site 4"),
+        ("net/parts.py:7", b"site 3", b"site 4"),
+        ("parts.py:9", b"site 3", b"near miss"),
+        ("parts.py:40", b"near miss of silu at parts.py:40, 1 calls (row 29 of", b"site"),
+        ("parts.py:50", b"no rule knows: 12.5% of the operators' time: sin, cos (6 calls", b"site"),
+        ("silu", b"the constant is 1.702", b"no rule knows"),
+    ],
+)
+@pytest.mark.parametrize("as_directory", [True, False])
+def test_explain_finds_rules_sites_and_places(tmp_path, what, words, absent, as_directory):
+    (tmp_path / "run").mkdir()
+    report = tmp_path / "run" / "report.json"
+    report.write_text(json.dumps(report_with_places()))
+    where = report.parent if as_directory else report
+    done = opfuse("explain", what, "--report", str(where), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert words in done.stdout and absent not in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("what", ["5", "parts.py:8", "arts.py:7", "parts.py", "model.py:x"])
+def test_explain_of_a_place_that_is_not_in_the_report_says_what_is(tmp_path, what):
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps(report_with_places()))
+    done = opfuse("explain", what, "--report", str(report), cwd=tmp_path)
+    assert done.returncode == 2 and done.stdout == b""
+    assert b"model.py:20" in done.stderr and b"parts.py:40" in done.stderr
 
 
 def test_explain_of_nothing_known_says_what_there_is(tmp_path):

@@ -1,5 +1,6 @@
 // explain: which rule, which operators, which near miss, and why.
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -38,7 +39,7 @@ class Explain : public Verb {
     return "RULE prints the rule and what became of it in the last report; SITE (a number) or\n"
            "FILE:LINE prints what stands there: the operators, the verdict, and for a place that "
            "was\n"
-           "not replaced the reason.\n"
+           "not replaced the reason; FILE:LINE also a chain there that no rule knows.\n"
            "\n"
            "  opfuse explain silu\n"
            "  opfuse explain model.py:112";
@@ -78,8 +79,7 @@ class Explain : public Verb {
     int printed = 0;
     for (const auto& site : report.sites) {
       if (!(is_rule && site.rule == what) && what != std::to_string(site.id) &&
-          !names_place(what, site.file, site.line) &&
-          !names_place(what, site.chain_file, site.chain_line))
+          !stands_at(site, what))
         continue;
       print_site(site);
       ++printed;
@@ -89,7 +89,20 @@ class Explain : public Verb {
       print_miss(miss);
       ++printed;
     }
+    for (const auto& candidate : report.candidates) {
+      if (!names_place(what, candidate.file, candidate.line)) continue;
+      std::printf("no rule knows: %s\n", report::candidate_sentence(candidate).c_str());
+      ++printed;
+    }
     return printed;
+  }
+
+  // The edit, the chain or one of its operators.
+  static bool stands_at(const report::Site& site, const std::string& what) {
+    return names_place(what, site.file, site.line) ||
+           names_place(what, site.chain_file, site.chain_line) ||
+           std::any_of(site.operators.begin(), site.operators.end(),
+                       [&](const auto& op) { return names_place(what, site.chain_file, op.line); });
   }
 
   static void print_site(const report::Site& site) {

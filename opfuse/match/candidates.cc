@@ -169,6 +169,7 @@ class Finder {
   CandidateChain describe(const std::vector<NodeId>& nodes) const {
     CandidateChain chain;
     chain.nodes = nodes;
+    chain.backward = is_backward(graph_.nodes[nodes[0]]);
     const std::set<NodeId> inside(nodes.begin(), nodes.end());
     for (NodeId id : nodes) {
       const Node& node = graph_.nodes[id];
@@ -198,7 +199,7 @@ class Finder {
       const graph::Position& p = graph_.positions[stack[0]];
       text += fmt::format("|{}:{}", p.file, p.line);
     }
-    return text + (is_backward(graph_.nodes[chain.nodes[0]]) ? "|backward" : "");
+    return text + (chain.backward ? "|backward" : "");
   }
 
   const Graph& graph_;
@@ -220,11 +221,23 @@ std::vector<CandidateChain> find_candidates(const Graph& graph, const MatchRepor
   return Finder(graph, report, options).run();
 }
 
+const graph::Position* candidate_position(const Graph& graph, const CandidateChain& chain) {
+  const graph::Position* any = nullptr;
+  for (auto node = chain.nodes.rbegin(); node != chain.nodes.rend(); ++node)
+    for (int32_t row : graph.nodes[*node].positions) {
+      const graph::Position& position = graph.positions[row];
+      if (position.file.find("/torch/") == std::string::npos && !position.file.empty() &&
+          position.file[0] != '<')
+        return &position;
+      if (!any) any = &position;
+    }
+  return any;
+}
+
 std::string candidate_sentence(const Graph& graph, const CandidateChain& chain) {
-  const std::vector<int32_t>& stack = graph.nodes[chain.nodes.back()].positions;
-  std::string place = "an unknown place";
-  if (!stack.empty())
-    place = fmt::format("{}:{}", graph.positions[stack[0]].file, graph.positions[stack[0]].line);
+  const graph::Position* position = candidate_position(graph, chain);
+  const std::string place =
+      position ? fmt::format("{}:{}", position->file, position->line) : "an unknown place";
   std::string text =
       fmt::format("{}: {} ({} call{}, {} written and read between", place, chain.operators,
                   chain.calls, chain.calls == 1 ? "" : "s", bytes_text(chain.bytes_saved));

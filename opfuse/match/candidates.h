@@ -17,6 +17,7 @@ struct CandidateChain {
   int64_t bytes_saved = 0;           // of all calls: intermediates that are written and read
   int64_t ns = -1;                   // of all calls; -1: the graph holds no times
   double share = -1;                 // of the time of all operators, 0 … 1; -1: no times
+  bool backward = false;             // made of operators of a backward pass
 };
 
 struct CandidateOptions {
@@ -31,6 +32,10 @@ struct CandidateOptions {
 // out. Backward operators make chains of their own.
 std::vector<CandidateChain> find_candidates(const graph::Graph& graph, const MatchReport& report,
                                             const CandidateOptions& options = {});
+
+// The innermost frame outside of torch's own files of the chain's last operator; null when no
+// operator has one.
+const graph::Position* candidate_position(const graph::Graph& graph, const CandidateChain& chain);
 
 // "utils.py:12: sub, exp, sum (3 calls, 96.0 KiB written and read between, 4.1 % of the time)".
 std::string candidate_sentence(const graph::Graph& graph, const CandidateChain& chain);

@@ -109,6 +109,7 @@ void read_result(const Fields& from, Report* report) {
   if (const auto costs = from.object("costs")) read_costs(*costs, &report->costs);
   read_sites(from, "sites", &report->sites);
   read_near_misses(from, "near_misses", &report->near_misses);
+  read_candidates(from, "candidates", &report->candidates);
   if (const auto verdict = from.object("verdict")) read_verdict(*verdict, &report->verdict);
   if (const auto speed = from.object("ab")) read_speed(*speed, &report->speed);
   read_levers(from, "levers", &report->levers);

@@ -161,6 +161,7 @@ Report read_all(const Fields& from) {
   if (const auto costs = from.object("costs")) read_costs(*costs, &report.costs);
   read_sites(from, "sites", &report.sites);
   read_near_misses(from, "near_misses", &report.near_misses);
+  read_candidates(from, "candidates", &report.candidates);
   if (const auto verdict = from.object("verdict")) read_verdict(*verdict, &report.verdict);
   read_steps(from, "steps", &report.steps);
   read_events(from, "events", &report.events);
@@ -205,6 +206,7 @@ std::string report_to_json(const Report& report) {
                {"costs", json_of(report.costs)},
                {"sites", json_array(report.sites)},
                {"near_misses", json_array(report.near_misses)},
+               {"candidates", json_array(report.candidates)},
                {"verdict", json_of(report.verdict)},
                {"steps", json_array(report.steps)},
                {"events", json_array(report.events)},

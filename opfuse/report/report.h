@@ -167,6 +167,18 @@ struct NearMiss {
   std::vector<std::string> operators;
 };
 
+// A chain of pointwise operators and reductions that no rule knows (match/candidates.h). Nothing is
+// claimed of what fusing it would gain.
+struct Candidate {
+  std::vector<std::string> operators;  // of one call: "aten.sub.Tensor"
+  std::string file;                    // "": not known
+  int line = -1, calls = 0;
+  int64_t bytes_saved = 0;  // of all calls: intermediates that are written and read
+  double ms = -1;           // of all calls; -1: the record holds no times
+  double share = -1;        // of the time of all recorded operators, 0 … 1; -1: no times
+  bool backward = false;    // operators of a backward pass
+};
+
 struct Diff {
   std::string file, package, module, before_sha256;
   std::string diff;      // unified
@@ -220,6 +232,7 @@ struct Report {
   Speed together;  // everything that is kept against the original; no pairs: not measured
   std::vector<Site> sites;
   std::vector<NearMiss> near_misses;
+  std::vector<Candidate> candidates;  // the largest first
   verify::Verdict verdict;
   std::vector<StepTime> steps;
   std::vector<Event> events;
@@ -269,6 +282,8 @@ std::optional<verify::RatioInterval> headline_ratio(const Report& report);
 std::optional<verify::RatioInterval> ratio_of(const Speed& speed);
 // Steps until the time of the first compiled step is won back; none when no step is won.
 std::optional<int64_t> break_even_steps(const Versus& versus);
+// "12.5% of the operators' time: sub, exp, sum (3 calls, model.py:12)".
+std::string candidate_sentence(const Candidate& candidate);
 // "torch.compile (inductor): 1.05x [1.01, 1.08] …": all that is known of it in one sentence.
 std::string versus_sentence(const Report& report);
 // Of everything that is kept: levers too.

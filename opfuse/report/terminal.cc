@@ -247,6 +247,12 @@ void write_left_alone(const Report& report, Writer* out) {
         fmt::format("  near miss: {} more in report.html", report.near_misses.size() - kShown));
 }
 
+void write_candidates(const Report& report, Writer* out) {
+  constexpr size_t kShown = 3;
+  for (size_t i = 0; i < std::min(kShown, report.candidates.size()); ++i)
+    out->wrapped("  no rule knows: ", candidate_sentence(report.candidates[i]), Style::kDim);
+}
+
 void write_trouble(const Report& report, Writer* out) {
   for (const std::string& text : report.trouble) out->wrapped("  trouble: ", text, Style::kWarning);
   for (const auto& [name, count] : report.losses)
@@ -289,6 +295,7 @@ std::string terminal_text(const Report& report, const TerminalOptions& options) 
   if (report.outcome != Outcome::kTuned || report.speed.outcome != "tuned")
     out.wrapped("  ", verdict_sentence(report), Style::kBold);
   write_left_alone(report, &out);
+  write_candidates(report, &out);
   write_trouble(report, &out);
   write_costs(report, &out);
   for (const std::string& step : next_steps(report)) out.wrapped("  next: ", step);

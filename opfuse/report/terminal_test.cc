@@ -66,6 +66,40 @@ TEST(Terminal, ChainsOfRulesThatReplaceNothingAreOneLine) {
   EXPECT_FALSE(back->sites[2].found_only);
 }
 
+TEST(Terminal, TheThreeLargestChainsThatNoRuleKnowsAreNamed) {
+  Report report = report_of("tuned");
+  for (int i = 0; i < 5; ++i) {
+    Candidate& one = report.candidates.emplace_back();
+    one.operators = {"aten.sub.Tensor", "aten.detach", "aten.exp"};
+    one.file = "/home/me/model.py";
+    one.line = 12 + i;
+    one.calls = 3;
+    one.bytes_saved = 4096;
+    one.ms = 1.5;
+    one.share = 0.125;
+    one.backward = i == 1;
+  }
+  const std::string text = terminal_text(report);
+  EXPECT_THAT(text, HasSubstr("no rule knows: 12.5% of the operators' time: sub, exp (3 calls, "
+                              "model.py:12)"));
+  EXPECT_THAT(text, HasSubstr("(3 calls, backward, model.py:13)"));
+  EXPECT_THAT(text, HasSubstr("model.py:14"));
+  EXPECT_THAT(text, Not(HasSubstr("model.py:15")));
+
+  const auto back = parse_report(report_to_json(report), "report.json");
+  ASSERT_TRUE(back.ok());
+  ASSERT_EQ(back->candidates.size(), 5u);
+  const Candidate& second = back->candidates[1];
+  EXPECT_EQ(second.operators, report.candidates[1].operators);
+  EXPECT_EQ(second.file, "/home/me/model.py");
+  EXPECT_EQ(second.line, 13);
+  EXPECT_EQ(second.calls, 3);
+  EXPECT_EQ(second.bytes_saved, 4096);
+  EXPECT_EQ(second.ms, 1.5);
+  EXPECT_EQ(second.share, 0.125);
+  EXPECT_TRUE(second.backward);
+}
+
 TEST(Terminal, SeveralSitesShareTheirLines) {
   Report tuned = report_of("tuned");
   tuned.sites.push_back(tuned.sites[0]);

@@ -1,12 +1,11 @@
 #include <nlohmann/json.hpp>
 
+#include "opfuse/report/parts.h"
 #include "opfuse/report/secrets.h"
 #include "opfuse/report/trace_report.h"
 
 namespace opfuse::report {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr int kVersion = 1;
 
@@ -109,6 +108,7 @@ std::string trace_json(const TraceReport& r) {
       {"proved_share", possible_share(r, graph::Proof::kP2)},
       {"findings", findings},
       {"refused", refused},
+      {"candidates", json_array(r.candidates)},
       {"operators", operators_json(r.operators)},
       {"fused", operators_json(r.fused)},
       {"losses", losses_json(r.losses)},

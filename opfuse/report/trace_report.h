@@ -11,6 +11,7 @@
 #include "opfuse/graph/infer.h"
 #include "opfuse/match/match.h"
 #include "opfuse/price/trace_price.h"
+#include "opfuse/report/report.h"
 #include "opfuse/trace/calls.h"
 #include "opfuse/trace/event_table.h"
 #include "opfuse/trace/trace_file.h"
@@ -72,6 +73,7 @@ struct TraceReport {
   std::vector<int64_t> steps;
   std::vector<TraceFinding> findings;  // by time now, largest first
   std::vector<TraceFinding> refused;
+  std::vector<Candidate> candidates;    // chains that no rule knows, the largest first
   std::vector<OperatorTime> operators;  // by time, largest first
   std::vector<OperatorTime> fused;      // fused operators that the trace has already
   std::array<int64_t, 4> edges{};       // by Proof

@@ -187,6 +187,10 @@ std::string trace_text(const TraceReport& r, const TraceTextOptions& options) {
       text += fmt::format(" {} x{} ({})", op.name, format_count(op.calls), time_text(op.time_ns));
     text += '\n';
   }
+  constexpr size_t kCandidates = 3;
+  if (!r.candidates.empty()) text += "\n  no rule knows:\n";
+  for (size_t i = 0; i < std::min(kCandidates, r.candidates.size()); ++i)
+    text += "  " + mask_text(candidate_sentence(r.candidates[i])) + '\n';
   const std::string losses = loss_lines(r);
   if (!losses.empty()) text += "\n" + losses;
   if (!r.advice.empty()) text += '\n';

@@ -220,7 +220,8 @@ Result<Json> Session::find(const Json& request) {
   OPFUSE_TRY(Analysis * analysis, analysis_of(step));
   return Json{{"operators", analysis->graph.nodes.size()},
               {"sites", sites_json(*analysis)},
-              {"near_misses", near_misses_json(*analysis)}};
+              {"near_misses", near_misses_json(*analysis)},
+              {"candidates", candidates_json(*analysis)}};
 }
 
 Result<Json> Session::plan(const Json& request) {

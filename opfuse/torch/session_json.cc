@@ -5,6 +5,7 @@
 
 #include "opfuse/base/dtype.h"
 #include "opfuse/match/words.h"
+#include "opfuse/report/candidates.h"
 #include "opfuse/torch/host_memory.h"
 
 namespace opfuse::torch_bridge {
@@ -213,6 +214,22 @@ Json near_misses_json(const Analysis& analysis) {
     json["calls"] = 1;
     list.push_back(json);
   }
+  return list;
+}
+
+Json candidates_json(const Analysis& analysis) {
+  const auto chains = match::find_candidates(analysis.graph, analysis.report,
+                                             {.least_share = report::kLeastCandidateShare});
+  Json list = Json::array();
+  for (const report::Candidate& one : report::candidates_of(analysis.graph, chains))
+    list.push_back({{"operators", one.operators},
+                    {"file", one.file},
+                    {"line", one.line},
+                    {"calls", one.calls},
+                    {"bytes_saved", one.bytes_saved},
+                    {"ms", one.ms},
+                    {"share", one.share},
+                    {"backward", one.backward}});
   return list;
 }
 

@@ -18,6 +18,8 @@ using Json = nlohmann::ordered_json;
 
 Json sites_json(const Analysis& analysis);
 Json near_misses_json(const Analysis& analysis);
+// Chains that no rule knows, with their share of the step.
+Json candidates_json(const Analysis& analysis);
 // Sites with what the plan makes of them (status, becomes, refusal).
 Json planned_sites_json(const rewrite::Plan& plan);  // of a plan from a file
 Json planned_sites_json(const Analysis& analysis, const rewrite::Plan& plan);
