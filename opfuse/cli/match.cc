@@ -1,21 +1,29 @@
 // match: what the rules find in a graph that is written down.
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
 
 #include "opfuse/cli/verb.h"
+#include "opfuse/graph/build.h"
 #include "opfuse/graph/schema.h"
 #include "opfuse/graph/text.h"
 #include "opfuse/graph/validate.h"
 #include "opfuse/match/candidates.h"
 #include "opfuse/match/match.h"
+#include "opfuse/trace/record_file.h"
 
 namespace opfuse::cli {
 namespace {
 
+// A step that opfuse recorded (step.ofr), or a graph in text form.
 Result<graph::Graph> read_graph(const std::string& path) {
+  if (path.ends_with(".ofr")) {
+    OPFUSE_TRY(const trace::EventTable table, trace::read_record(path));
+    return graph::build_graph(table, graph::SchemaTable::builtin());
+  }
   std::ifstream in(path, std::ios::binary);
   if (!in) return Error{path + ": expected a readable file"};
   const std::string text{std::istreambuf_iterator<char>(in), {}};
@@ -29,12 +37,15 @@ Result<graph::Graph> read_graph(const std::string& path) {
 class Match : public Verb {
  public:
   std::string name() const override { return "match"; }
-  std::string summary() const override { return "what the rules find in a graph in text form"; }
-  std::string usage() const override { return "match GRAPH.txt… [--rules FILE] [--only RULE]"; }
+  std::string summary() const override { return "what the rules find in a graph or a record"; }
+  std::string usage() const override {
+    return "match GRAPH.txt|step.ofr… [--rules FILE] [--only RULE]";
+  }
   std::string description() const override {
-    return "Reads graphs of ATen operators in the text form of docs/graphs.md and prints what "
-           "each rule\n"
-           "finds there, what is refused and why, and what nearly is the function. Nothing is "
+    return "Reads graphs of ATen operators in the text form of docs/graphs.md, or steps that "
+           "`opfuse record`\n"
+           "wrote (step.ofr), and prints what each rule finds there, what is refused and why, and "
+           "what nearly is the function. Nothing is "
            "replaced.\n"
            "opfuse.capture writes such a graph for a model, without a training step:\n"
            "\n"
@@ -79,7 +90,9 @@ class Match : public Verb {
   static size_t print_matches(const graph::Graph& graph, const match::Rulebook& book,
                               const std::string& heading) {
     if (!heading.empty()) std::printf("%s\n", heading.c_str());
+    const auto start = std::chrono::steady_clock::now();
     const match::MatchReport report = match::find_matches(graph, book);
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
     for (const match::Rule& rule : book.rules)
       for (const std::string& line : match::explain_rule(graph, report, rule.name))
         std::printf("%s\n", line.c_str());
@@ -87,8 +100,8 @@ class Match : public Verb {
     if (!unknown.empty()) std::printf("no rule knows:\n");
     for (const match::CandidateChain& chain : unknown)
       std::printf("  %s\n", match::candidate_sentence(graph, chain).c_str());
-    std::printf("%zu operators, %zu chains of %zu rules\n", graph.nodes.size(),
-                report.matches.size(), book.rules.size());
+    std::printf("%zu operators, %zu chains of %zu rules, found in %.1f ms\n", graph.nodes.size(),
+                report.matches.size(), book.rules.size(), took.count());
     return report.matches.size();
   }
 
