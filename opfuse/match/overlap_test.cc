@@ -11,8 +11,8 @@ namespace opfuse::match {
 namespace {
 
 using testing::builtin_rules;
+using ::testing::Contains;
 using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 using testing::parse;
 using ::testing::UnorderedElementsAre;
 
@@ -39,14 +39,17 @@ std::string attention(std::string_view escape, std::string_view more) {
       escape, more);
 }
 
-TEST(Overlap, TheWholeAttentionIsToldAndNotItsSoftmaxAlone) {
-  EXPECT_THAT(rules_in(attention("", "return %y\n")), ElementsAre("attention"));
+TEST(Overlap, TheWholeAttentionIsToldBesideItsSoftmax) {
+  EXPECT_THAT(rules_in(attention("", "return %y\n")), Contains("attention"));
 }
 
 TEST(Overlap, WeightsThatAreReturnedAreTheAttentionsReason) {
   const MatchReport report = find_matches(parse(attention("", "return %y, %p\n")), builtin_rules());
-  ASSERT_THAT(rules_in(report), ElementsAre("attention"));
-  EXPECT_EQ(report.matches[0].refusals[0].row, 1);
+  ASSERT_THAT(rules_in(report), Contains("attention"));
+  for (const Match& match : report.matches)
+    if (match.rule->name == "attention") {
+      EXPECT_EQ(match.refusals[0].row, 1);
+    }
 }
 
 TEST(Overlap, AViewOfTheWholeInARunOfViewsBelongsToTheChain) {
