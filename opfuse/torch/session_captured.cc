@@ -29,6 +29,18 @@ match::Equivalence allowed_class(const Json& request) {
   return request.value("allow", "E1") == "E2" ? match::Equivalence::kE2 : match::Equivalence::kE1;
 }
 
+// The rules as they are for captured graphs: what is called there is what makes a rule one that
+// replaces, and so which of two chains that meet is taken.
+match::Rulebook for_captured_graphs(match::Rulebook rulebook) {
+  for (match::Rule& rule : rulebook.rules)
+    for (match::Target& target : rule.targets)
+      if (!target.graph.empty()) {
+        target.python = target.graph;
+        target.python_arguments = target.graph_arguments;
+      }
+  return rulebook;
+}
+
 }  // namespace
 
 Result<Json> Session::match_captured(const Json& request) {
@@ -36,7 +48,8 @@ Result<Json> Session::match_captured(const Json& request) {
   const graph::SchemaTable& schemas = graph::SchemaTable::builtin();
   const auto files = request.value("rules", std::vector<std::string>{});
   if (!captured_rulebook_ || files != captured_rules_) {
-    OPFUSE_TRY(captured_rulebook_, match::load_rulebook(files, schemas));
+    OPFUSE_TRY(match::Rulebook rulebook, match::load_rulebook(files, schemas));
+    captured_rulebook_ = for_captured_graphs(std::move(rulebook));
     captured_rules_ = files;
   }
   OPFUSE_TRY(const graph::Graph graph,
