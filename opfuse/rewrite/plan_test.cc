@@ -69,8 +69,7 @@ TEST(Plan, TakesTheNativeTargetWhateverTheOrder) {
   Case c = Case::apply_case();
   EXPECT_EQ(c.plan().replacements[0].target, "aten.silu");
   EXPECT_EQ(c.plan().replacements[0].domain, "floating");
-  c.rule.targets.insert(c.rule.targets.begin(),
-                        {"opfuse.silu", {"x"}, "", {}, "opfuse.functional.silu", "", {}, "", {}});
+  c.rule.targets.insert(c.rule.targets.begin(), target("opfuse.silu", "opfuse.functional.silu"));
   c.options.own_operators = true;
   EXPECT_EQ(c.plan().replacements[0].target, "aten.silu");
   c.options.strict = true;  // ours is total

@@ -20,6 +20,15 @@ inline Span span_of(std::string_view text, std::string_view part) {
   return {static_cast<int64_t>(begin), static_cast<int64_t>(begin + part.size())};
 }
 
+// A target of one input, by the operator and by what Python calls.
+inline match::Target target(std::string op, std::string python) {
+  match::Target made;
+  made.op = std::move(op);
+  made.arguments = {"x"};
+  made.python = std::move(python);
+  return made;
+}
+
 inline match::Rule silu_rule() {
   match::Rule rule;
   rule.name = "silu";
@@ -31,11 +40,10 @@ inline match::Rule silu_rule() {
       graph::SchemaTable::builtin());
   EXPECT_TRUE(composition.ok());
   rule.composition.graph = std::move(*composition);
-  match::Target vendor{
-      "torch_npu.npu_silu", {"x"}, "npu", {}, "torch_npu.npu_silu", "", {}, "", {}};
-  match::Target native{
-      "aten.silu", {"x"}, "", {}, "torch.nn.functional.silu", "aten.silu_backward(grad, x)",
-      {},          "",    {}};
+  match::Target vendor = target("torch_npu.npu_silu", "torch_npu.npu_silu");
+  vendor.device = "npu";
+  match::Target native = target("aten.silu", "torch.nn.functional.silu");
+  native.backward = "aten.silu_backward(grad, x)";
   rule.targets = {vendor, native};
   return rule;
 }
