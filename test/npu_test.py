@@ -70,34 +70,6 @@ def test_losses_are_those_of_the_script_within_the_floor(efficientnet, device_en
     assert step["accepted"], step["reason"]
 
 
-def torchrun(program, device_env, *, steps):
-    return program(
-        "tune", "--once", "--budget", "24", "--target", "torch_npu", env=device_env,
-        command=[sys.executable, "-m", "torch.distributed.run", "--standalone",
-                 "--nproc_per_node=2", NPU / "efficientnet.py", steps],
-    )  # fmt: skip
-
-
-@pytest.mark.timeout(300)
-def test_two_ranks_decide_together(program, device_env):
-    run = torchrun(program, device_env, steps=60)
-    assert run.returncode == 0, run.stderr
-    first, second = sorted((s for s in run.states if s["steps"]), key=lambda s: s["rank"])
-    assert first["trouble"] == second["trouble"] == []
-    assert first["outcome"] == second["outcome"]
-    assert first["result"]["plan"] == second["result"]["plan"]
-    sides = [row["side"] for row in first["steps"]]
-    assert sides == [row["side"] for row in second["steps"]]
-    # A rank whose step was not proved keeps both as they were.
-    for state in (first, second) if "validate" in sides else ():
-        validation = state["result"]["verdict"]["validation"]
-        assert validation["accepted"], validation["reason"]
-        assert (validation["sites_replaced"], validation["backward_replaced"]) == (49, 49)
-    ends = sorted(line for line in run.stdout.splitlines() if "0x" not in line)
-    code = "edited" if first["outcome"] == "tuned" else "original code"
-    assert ends == [f"0 {code}", f"1 {code}"]
-
-
 def test_without_asking_for_a_vendor_it_is_torchs_own(program, device_env):
     run = program("tune", "--dry-run", command=[sys.executable, NPU / "behind.py", 6, 0],
                   env=device_env)  # fmt: skip
