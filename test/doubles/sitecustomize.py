@@ -98,7 +98,7 @@ class SessionDouble:
                 "stack": operations[0]["stack"], "operations": operations, "refusals": [],
                 "now": "sigmoid, mul", "becomes": "F.silu(x)", "function_class": ""}  # fmt: skip
 
-    def plan(self, record, facts, own_operators=False):
+    def plan(self, record, facts, packages, own_operators=False):
         code = self.code()
         (fact,) = facts
         assert fact["source_matches"] and fact["span_kind"] == "expression", fact
