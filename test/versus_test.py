@@ -20,7 +20,8 @@ def test_torch_compile_is_measured_after_the_tuning(program, project, plain_outp
     assert "versus torch.compile (aot_eager): " in run.stderr
     assert "runs the command once more" in run.stderr
     # The tuning itself is what it is without the flag.
-    assert [site["rule"] for site in run.report["sites"]] == ["silu", "silu"]
+    rules = [site["rule"] for site in run.report["sites"]]
+    assert [rule for rule in rules if rule != "sgd_step"] == ["silu", "silu"]
     assert run.stdout.splitlines(keepends=True)[:3] == plain_output[:3]
 
 
