@@ -304,11 +304,22 @@ def test_without_the_library_the_model_runs(backend, monkeypatch):
     assert backend.reports()[-1].replaced() == {}
 
 
+def test_a_failure_while_proving_leaves_the_call_unharmed(backend, monkeypatch):
+    def fails(*_):
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr("opfuse.chain_proof.composition", fails)
+    eager, model = pair()
+    assert train(model, backend.optimize(model)) == train(eager, eager)
+    reasons = {chain.refusal for chain in backend.reports()[-1].chains}
+    assert "it could not be proved: RuntimeError: no memory" in reasons
+
+
 def test_a_graph_is_declined_as_a_whole(backend, monkeypatch):
     def fails(*_):
         raise RuntimeError("no such operator")
 
-    monkeypatch.setattr(backend, "chains_of", fails)
+    monkeypatch.setattr(backend, "chain_of", fails)
     eager, model = pair()
     assert train(model, backend.optimize(model)) == train(eager, eager)
     assert backend.reports()[-1].declined == "RuntimeError: no such operator"

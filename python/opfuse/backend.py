@@ -14,10 +14,8 @@ call on the graph runs with those that held. What is not replaced is exactly wha
 
 from __future__ import annotations
 
-import gc
 import logging
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,7 +25,7 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from opfuse import capture, library, native
 from opfuse.chain_proof import Proof
-from opfuse.chain_rewrite import Chain, ChainRefused, chains_of, rewritten
+from opfuse.chain_rewrite import Chain, ChainRefused, chain_of, rewritten
 
 log = logging.getLogger("opfuse")
 _REPORTS: list[Report] = []
@@ -143,8 +141,7 @@ def compile_graph(
 
 
 def _find(graph: GraphModule, inputs: list[Any], allow: str, report: Report) -> list[Chain]:
-    whole = [n for n in graph.graph.nodes if str(n.target) == "autograd_function_apply"]
-    if whole:
+    if any(str(n.target) == "autograd_function_apply" for n in graph.graph.nodes):
         keep_functions_whole()  # for what is captured from now on
         raise ChainRefused(
             "Dynamo took an autograd.Function apart, which loses second derivatives; call "
@@ -165,7 +162,7 @@ def _find(graph: GraphModule, inputs: list[Any], allow: str, report: Report) -> 
         try:
             if symbolic and found["uses_sizes"]:
                 raise ChainRefused("it depends on a size that may change")
-            chains += chains_of(graph, lowered, found, entry)
+            chains.append(chain_of(graph, lowered, found, entry))
         except ChainRefused as reason:
             entry.refusal = str(reason)
     return chains
@@ -224,7 +221,4 @@ class _FirstCall(Interpreter):
         return result
 
 
-if gc.isenabled():  # classes that are known already; optimize() looks again
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        keep_functions_whole()
+keep_functions_whole()  # those that are known already; optimize() looks again

@@ -47,7 +47,7 @@ class Chain:
         return result if isinstance(result, tuple) else (result,)
 
 
-def chains_of(graph: GraphModule, lowered: Lowered, found: dict[str, Any], report: Any):
+def chain_of(graph: GraphModule, lowered: Lowered, found: dict[str, Any], report: Any) -> Chain:
     """The chain that `found` (Session.match_captured) names. Raises ChainRefused."""
     order = {node: index for index, node in enumerate(graph.graph.nodes)}
     owners = {name: node for node, names in lowered.made.items() for name in names}
@@ -74,7 +74,7 @@ def chains_of(graph: GraphModule, lowered: Lowered, found: dict[str, Any], repor
     chain = Chain(report, nodes, inputs, outputs, target, args, kwargs, same)
     _check_uses(chain, order)
     _check_regions(graph, chain)
-    return [chain]
+    return chain
 
 
 def _root(lowered: Lowered, node: Node) -> Node | None:
