@@ -132,9 +132,9 @@ CapturedChain chain_of(const graph::Graph& graph, const match::MatchReport& repo
   }
   chain.equivalence = std::max(chain.equivalence, target->equivalence);
   chain.target = target->op;
-  chain.python = callee_of(*target, options);
+  chain.python = target->python;
   ArgumentTexts texts(graph, match);
-  for (const std::string& argument : written_arguments(*target, options)) {
+  for (const std::string& argument : called_with(*target)) {
     Result<std::string> text = texts.text(argument);
     if (!text) {
       chain.refusal = text.error().message;
@@ -147,6 +147,16 @@ CapturedChain chain_of(const graph::Graph& graph, const match::MatchReport& repo
 }
 
 }  // namespace
+
+match::Rulebook captured_rulebook(match::Rulebook rulebook) {
+  for (match::Rule& rule : rulebook.rules)
+    for (match::Target& target : rule.targets)
+      if (!target.graph.empty()) {
+        target.python = target.graph;
+        target.python_arguments = target.graph_arguments;
+      }
+  return rulebook;
+}
 
 std::vector<CapturedChain> captured_chains(const graph::Graph& graph,
                                            const match::MatchReport& report,

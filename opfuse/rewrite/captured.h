@@ -25,7 +25,11 @@ struct CapturedChain {
   std::string refusal;      // why it stays as it is; "" when it may be replaced after proof
 };
 
-// One for each match, in the order of the report.
+// The rules as they are for captured graphs: what a target is called there is its Python name, and
+// so decides which of two chains that meet is replaced.
+match::Rulebook captured_rulebook(match::Rulebook rulebook);
+
+// One for each match of such rules, in the order of the report.
 std::vector<CapturedChain> captured_chains(const graph::Graph& graph,
                                            const match::MatchReport& report,
                                            const PlanOptions& options);

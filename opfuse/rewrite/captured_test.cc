@@ -16,13 +16,15 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // The chain of `rule` in a graph; all rules are looked for.
-CapturedChain chain_of(std::string_view text, std::string_view rule, PlanOptions options) {
+CapturedChain chain_of(std::string_view text, std::string_view rule, const PlanOptions& options,
+                       bool captured = true) {
   const graph::SchemaTable& schemas = graph::SchemaTable::builtin();
   const auto graph = graph::parse_graph(text, schemas);
   EXPECT_TRUE(graph.ok()) << (graph.ok() ? "" : graph.error().message);
-  const auto rulebook = match::load_rulebook({}, schemas);
+  auto rulebook = match::load_rulebook({}, schemas);
   EXPECT_TRUE(rulebook.ok());
   if (!graph.ok() || !rulebook.ok()) return {};
+  if (captured) *rulebook = captured_rulebook(std::move(*rulebook));
   const match::MatchReport report = match::find_matches(*graph, *rulebook);
   for (CapturedChain& chain : captured_chains(*graph, report, options))
     if (chain.rule == rule) return chain;
@@ -30,9 +32,9 @@ CapturedChain chain_of(std::string_view text, std::string_view rule, PlanOptions
   return {};
 }
 
-PlanOptions in_a_captured_graph() {
+PlanOptions with_own_operators() {
   PlanOptions options;
-  options.captured = options.own_operators = true;
+  options.own_operators = true;
   return options;
 }
 
@@ -45,8 +47,7 @@ constexpr std::string_view kDepthwise =
     "return %y\n";
 
 TEST(Captured, ACallTakesValuesAndArgumentsOfTheChain) {
-  const CapturedChain chain =
-      chain_of(kDepthwise, "depthwise_conv2d_padded", in_a_captured_graph());
+  const CapturedChain chain = chain_of(kDepthwise, "depthwise_conv2d_padded", with_own_operators());
   EXPECT_EQ(chain.refusal, "");
   EXPECT_EQ(chain.python, "opfuse.chains.depthwise_conv2d");
   EXPECT_THAT(chain.arguments, ElementsAre("%x", "%w", "None", "[2, 2]", "[0, 0]", "[0, 1, 0, 1]"));
@@ -60,7 +61,7 @@ TEST(Captured, AnOperatorThatTheChainLacksIsNone) {
   std::string text(kDepthwise);
   text.replace(text.find("%p: "), text.find("%y: ") - text.find("%p: "), "");
   text.replace(text.find("(%p, "), 4, "(%x,");
-  const CapturedChain chain = chain_of(text, "depthwise_conv2d", in_a_captured_graph());
+  const CapturedChain chain = chain_of(text, "depthwise_conv2d", with_own_operators());
   EXPECT_THAT(chain.arguments, ElementsAre("%x", "%w", "None", "[2, 2]", "[0, 0]", "None"));
 }
 
@@ -74,11 +75,9 @@ TEST(Captured, ADilatedConvolutionIsNoChain) {
 }
 
 TEST(Captured, WithoutACallForItTheReasonIsTold) {
-  PlanOptions options = in_a_captured_graph();
-  options.captured = false;
-  EXPECT_THAT(chain_of(kDepthwise, "depthwise_conv2d_padded", options).refusal,
+  PlanOptions options = with_own_operators();
+  EXPECT_THAT(chain_of(kDepthwise, "depthwise_conv2d_padded", options, false).refusal,
               HasSubstr("has no Python name"));
-  options = in_a_captured_graph();
   options.device = "cuda";
   EXPECT_THAT(chain_of(kDepthwise, "depthwise_conv2d_padded", options).refusal,
               HasSubstr("no target for cuda"));
@@ -95,7 +94,7 @@ TEST(Captured, SizesAreToldApart) {
       "%r: f32[4,1] requires_grad = aten.rsqrt(%e)\n"
       "%y: f32[4,8] requires_grad = aten.mul.Tensor(%c, %r)\n"
       "return %y\n";
-  const CapturedChain chain = chain_of(kNorm, "layer_norm", in_a_captured_graph());
+  const CapturedChain chain = chain_of(kNorm, "layer_norm", with_own_operators());
   EXPECT_EQ(chain.refusal, "");
   EXPECT_THAT(chain.arguments, ElementsAre("%x", "[8]", "None", "None", "1e-05"));
   EXPECT_TRUE(chain.uses_sizes);

@@ -89,8 +89,7 @@ Result<std::vector<std::string>> arguments_of(const match::Target& target,
                                               const match::Match& match,
                                               const std::vector<std::string>& parameters) {
   std::vector<std::string> arguments;
-  for (const std::string& argument :
-       target.python_arguments.empty() ? target.arguments : target.python_arguments) {
+  for (const std::string& argument : called_with(target)) {
     OPFUSE_TRY(std::string text, argument_text(argument, match, parameters));
     arguments.push_back(std::move(text));
   }
@@ -101,8 +100,7 @@ Result<std::vector<std::string>> arguments_of(const match::Target& target,
 bool keeps_order(const match::Target& target, const match::Rule& rule,
                  const std::vector<int>& expressions) {
   std::vector<int> order;
-  for (const std::string& argument :
-       target.python_arguments.empty() ? target.arguments : target.python_arguments)
+  for (const std::string& argument : called_with(target))
     for (const int parameter : expressions)
       if (rule.parameters[parameter].name == argument) order.push_back(parameter);
   return order == expressions;

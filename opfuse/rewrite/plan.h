@@ -63,7 +63,6 @@ struct PlanOptions {
   // Versions of the packages that are imported here: {"torch_npu", "2.13.0"}.
   std::map<std::string, std::string> packages;
   match::Equivalence allow = match::Equivalence::kE1;
-  bool captured = false;  // the call stands in a captured graph, not in the source
 };
 
 // Legality from the facts, then the edits. One SiteFacts per site that is still legal.

@@ -52,8 +52,7 @@ Refused unfit(const match::Target& target, const match::Rule& rule, const PlanOp
     return refuse(0, fmt::format("{} is of class {}; --allow {} takes it", target.op,
                                  match::equivalence_name(target.equivalence),
                                  match::equivalence_name(target.equivalence)));
-  if (callee_of(target, options).empty())
-    return refuse(0, fmt::format("{} has no Python name", target.op));
+  if (target.python.empty()) return refuse(0, fmt::format("{} has no Python name", target.op));
   return {};
 }
 
@@ -77,15 +76,8 @@ const match::Target* vendor_target(const match::Rule& rule, std::string_view ven
   return nullptr;
 }
 
-const std::string& callee_of(const match::Target& target, const PlanOptions& options) {
-  return options.captured && !target.graph.empty() ? target.graph : target.python;
-}
-
-const std::vector<std::string>& written_arguments(const match::Target& target,
-                                                  const PlanOptions& options) {
-  const auto& written =
-      options.captured && !target.graph.empty() ? target.graph_arguments : target.python_arguments;
-  return written.empty() ? target.arguments : written;
+const std::vector<std::string>& called_with(const match::Target& target) {
+  return target.python_arguments.empty() ? target.arguments : target.python_arguments;
 }
 
 const match::Target* choose_target(const graph::Graph& graph, const match::MatchReport& report,

@@ -12,10 +12,8 @@ namespace opfuse::rewrite {
 // The target that Python calls from this vendor's package ("torch_npu"); null when there is none.
 const match::Target* vendor_target(const match::Rule& rule, std::string_view vendor);
 
-// What is called, and with what: by an edit of the source, or in a captured graph.
-const std::string& callee_of(const match::Target& target, const PlanOptions& options);
-const std::vector<std::string>& written_arguments(const match::Target& target,
-                                                  const PlanOptions& options);
+// What Python passes to it, in call order.
+const std::vector<std::string>& called_with(const match::Target& target);
 
 // The target that runs here; null and a refusal when there is none.
 const match::Target* choose_target(const graph::Graph& graph, const match::MatchReport& report,

@@ -29,18 +29,6 @@ match::Equivalence allowed_class(const Json& request) {
   return request.value("allow", "E1") == "E2" ? match::Equivalence::kE2 : match::Equivalence::kE1;
 }
 
-// The rules as they are for captured graphs: what is called there is what makes a rule one that
-// replaces, and so which of two chains that meet is taken.
-match::Rulebook for_captured_graphs(match::Rulebook rulebook) {
-  for (match::Rule& rule : rulebook.rules)
-    for (match::Target& target : rule.targets)
-      if (!target.graph.empty()) {
-        target.python = target.graph;
-        target.python_arguments = target.graph_arguments;
-      }
-  return rulebook;
-}
-
 }  // namespace
 
 Result<Json> Session::match_captured(const Json& request) {
@@ -49,7 +37,7 @@ Result<Json> Session::match_captured(const Json& request) {
   const auto files = request.value("rules", std::vector<std::string>{});
   if (!captured_rulebook_ || files != captured_rules_) {
     OPFUSE_TRY(match::Rulebook rulebook, match::load_rulebook(files, schemas));
-    captured_rulebook_ = for_captured_graphs(std::move(rulebook));
+    captured_rulebook_ = rewrite::captured_rulebook(std::move(rulebook));
     captured_rules_ = files;
   }
   OPFUSE_TRY(const graph::Graph graph,
@@ -60,7 +48,6 @@ Result<Json> Session::match_captured(const Json& request) {
   options.device = request.value("device", "cpu");
   options.own_operators = true;
   options.allow = allowed_class(request);
-  options.captured = true;
   Json chains = Json::array();
   for (const rewrite::CapturedChain& chain : rewrite::captured_chains(graph, report, options))
     chains.push_back(chain_json(chain));
