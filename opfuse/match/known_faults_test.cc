@@ -30,11 +30,7 @@ struct Found {
   Found(const std::string& rule, std::string_view text)
       : book(alone(rule)), graph(parse(text)), report(find_matches(graph, book)) {}
 
-  std::vector<std::string> rules() const {
-    std::vector<std::string> names;
-    for (const Match& match : report.matches) names.push_back(match.rule->name);
-    return names;
-  }
+  std::vector<std::string> rules() const { return testing::rules_in(report); }
   bool refused_for(int row) const {
     const auto has = [&](const Match& m) {
       return std::ranges::any_of(m.refusals, [&](const Refusal& r) { return r.row == row; });

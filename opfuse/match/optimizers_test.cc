@@ -16,14 +16,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::parse;
+using testing::rules_in;
 using ::testing::SizeIs;
-
-std::vector<std::string> rules_in(std::string_view text) {
-  std::vector<std::string> names;
-  for (const Match& match : find_matches(parse(text), builtin_rules()).matches)
-    names.push_back(match.rule->name);
-  return names;
-}
 
 struct Adam {
   std::string decay = "%p0: f32[8] = aten.mul_.Tensor(%p, 0.999)\n";

@@ -14,17 +14,8 @@ using testing::builtin_rules;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using testing::parse;
+using testing::rules_in;
 using ::testing::UnorderedElementsAre;
-
-std::vector<std::string> rules_in(const MatchReport& report) {
-  std::vector<std::string> names;
-  for (const Match& match : report.matches) names.push_back(match.rule->name);
-  return names;
-}
-
-std::vector<std::string> rules_in(std::string_view text) {
-  return rules_in(find_matches(parse(text), builtin_rules()));
-}
 
 // What `more` says reads the weights; `escape` is a flag of them.
 std::string attention(std::string_view escape, std::string_view more) {

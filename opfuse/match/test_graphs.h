@@ -5,6 +5,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "opfuse/graph/text.h"
 #include "opfuse/graph/validate.h"
@@ -29,6 +30,18 @@ inline const Rulebook& builtin_rules() {
     return loaded.ok() ? std::move(*loaded) : Rulebook{};
   }();
   return book;
+}
+
+// Of each match, refused or not, the rule.
+inline std::vector<std::string> rules_in(const MatchReport& report) {
+  std::vector<std::string> names;
+  for (const Match& match : report.matches) names.push_back(match.rule->name);
+  return names;
+}
+
+// What all rules find in a graph.
+inline std::vector<std::string> rules_in(std::string_view text) {
+  return rules_in(find_matches(parse(text), builtin_rules()));
 }
 
 inline Rulebook rules_from(std::string_view text) {
