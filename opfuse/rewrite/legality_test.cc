@@ -251,5 +251,30 @@ TEST(Legality, AccountsForReflectedOperatorsAndConstants) {
   EXPECT_THAT(constant.refusal().reason, HasSubstr("a constant was recorded as something else"));
 }
 
+// `torch.sigmoid(x * 1.5)`, for a rule with a number that no name stands for.
+TEST(Legality, ANameBesideAConstantIsATensor) {
+  const std::string text = "import torch\ndef f(x):\n    return torch.sigmoid(x * 1.5)\n";
+  SiteFacts facts = inline_facts(text + "# torch.sigmoid(x)", "torch.sigmoid(x * 1.5)");
+  facts.reads = {{"x", "local", "", 1, false}, {"torch", "global", "torch", 1, false}};
+  facts.operations = {{span_of(text, "x * 1.5"), "operator.mul", {"read:x", "const:1.5"}},
+                      {facts.span, "torch.sigmoid", {"op:0"}}};
+  const std::string recorded =
+      "%x: f32[4]\n"
+      "%a: f32[4] = aten.mul.Tensor(%x, 1.5) @ m.py:3:25-32 (f)\n"
+      "%y: f32[4] = aten.sigmoid(%a) @ m.py:3:11-33 (f)\nreturn %y\n";
+  const auto reason = [&] {
+    Case c(facts, recorded, {"a", "y"});
+    c.rule.parameters.push_back({"scale", "float", false, false});
+    c.match().inputs.push_back(graph::kNone);
+    c.match().numbers = {std::nullopt, 1.5};
+    return c.refusal().reason;
+  };
+  EXPECT_EQ(reason(), "planned");
+  facts.operations[0].arguments = {"const:1.5", "read:x"};
+  EXPECT_EQ(reason(), "planned");
+  facts.operations[0].arguments = {"read:x", "const:2.5"};
+  EXPECT_THAT(reason(), HasSubstr("a constant was recorded as something else"));
+}
+
 }  // namespace
 }  // namespace opfuse::rewrite

@@ -112,10 +112,13 @@ class SpanWalk {
       if (arguments.size() != 1) return stop("relu6 is called with further arguments");
       arguments.insert(arguments.end(), {"const:0", "const:6"});
     }
-    const bool swaps = arguments.size() == 2 && is_number(arguments[0]);
+    // Beside a constant a name is a tensor's: two numbers record nothing.
+    const bool swaps =
+        arguments.size() == 2 && is_number(arguments[0]) && !constant_of(arguments[1]);
     // `x * self.scale` and `self.scale * x` are recorded alike.
     const bool either = name == "add" || name == "mul";
-    if (swaps && either && arguments[1].starts_with("read:") && is_number(arguments[1]))
+    const auto read = [](const std::string& argument) { return argument.starts_with("read:"); };
+    if (swaps && either && std::ranges::all_of(arguments, read) && is_number(arguments[1]))
       return stop(fmt::format("which of {} and {} is the number is not known",
                               arguments[0].substr(5), arguments[1].substr(5)));
     // `1 - x` is recorded as rsub(x, 1); `1 + x` and `2 * x` as add(x, 1) and mul(x, 2).
