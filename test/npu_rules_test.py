@@ -97,7 +97,10 @@ def test_the_switched_step_is_what_was_planned(tuned):
 
 def test_it_trains_as_before_and_as_on_the_cpu(tuned, device_env):
     plain = train(device_env, 60, names(RULES))
-    assert losses(tuned.stdout) == pytest.approx(plain, rel=1e-4)
+    found = losses(tuned.stdout)  # --once ends the script when all is measured
+    switched = [row["side"] for row in tuned.state["steps"]].index("validate")
+    assert len(found) > switched + 1
+    assert found == pytest.approx(plain[: len(found)], rel=1e-4)
     assert plain == pytest.approx(train(device_env, 60, names(RULES), "cpu"), rel=1e-4)
 
 
@@ -114,7 +117,7 @@ def test_what_only_looks_like_an_operators_chain_stays(program, device_env):
 def test_a_version_outside_of_the_rules_range_is_refused(program, device_env, tmp_path: Path):
     rule = tmp_path / "later.rule"
     rule.write_text(
-        "op later(x: T) -> T\n  composition\n    return x * sigmoid(x)\n"
+        "op later(x: T) -> T\n  composition\n    return tanh(x)\n"
         "  target npu.npu_silu(x) on npu\n    python torch_npu.npu_silu\n"
         '    needs torch_npu ">=3"\n'
     )
