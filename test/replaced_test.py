@@ -125,15 +125,13 @@ def test_the_edited_project_trains_alike(edited, plain):
 
 def test_the_program_says_which_rules_are_replaced():
     done = subprocess.run([OPFUSE, "rules"], capture_output=True, text=True)
-    said = {
-        line.split()[0]
-        for line in done.stdout.splitlines()
-        if line.endswith("replaced after proof")
-    }
-    permitted = {
-        line.split()[0] for line in done.stdout.splitlines() if line.endswith("with --allow E2")
-    }
+    fates = dict(re.split(r" {2,}", line)[:2] for line in done.stdout.splitlines())
+    said = {rule for rule, fate in fates.items() if fate == "replaced after proof"}
+    permitted = {rule for rule, fate in fates.items() if fate.endswith("with --allow E2")}
     assert permitted == AT_INFINITIES
+    assert fates["depthwise_conv2d"] == "replaced after proof in captured graphs"
+    assert fates["rope"] == "replaced after proof on npu and in captured graphs"
+    assert fates["attention"] == "found only"
     assert said | permitted == set(RULES)
 
 

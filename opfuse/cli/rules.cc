@@ -68,28 +68,31 @@ class Rules : public Verb {
   }
 
   static std::string verdict(const match::Rule& rule) {
-    if (!match::never_replaced(rule).empty()) return "found only";
+    const bool captured = match::replaced_in_captured_graphs(rule);
+    if (!match::never_replaced(rule).empty())
+      return captured ? "replaced after proof in captured graphs" : "found only";
     std::string text = "replaced after proof";
     if (!match::never_replaced(rule, "cpu").empty()) {
       const bool cuda = match::never_replaced(rule, "cuda").empty();
       text += cuda ? " on cuda" : " on npu";
+      text += captured ? " and in captured graphs" : "";
     }
     return text + (match::needs_permission(rule) ? ", with --allow E2" : "");
   }
 
   static void print_table(const match::Rulebook& book) {
-    size_t name = 4, target = 7;
+    size_t name = 4, fate = 10;
     for (const match::Rule& rule : book.rules) {
       name = std::max(name, rule.name.size());
-      target = std::max(target, match::targets_text(rule).size());
+      fate = std::max(fate, verdict(rule).size());
     }
     const auto row = [&](const std::string& a, const std::string& b, const std::string& c) {
-      std::printf("%-*s  %-*s  %s\n", static_cast<int>(name), a.c_str(), static_cast<int>(target),
+      std::printf("%-*s  %-*s  %s\n", static_cast<int>(name), a.c_str(), static_cast<int>(fate),
                   b.c_str(), c.c_str());
     };
-    row("rule", "becomes", "a chain is");
+    row("rule", "a chain is", "becomes");
     for (const match::Rule& rule : book.rules)
-      row(rule.name, match::targets_text(rule), verdict(rule));
+      row(rule.name, verdict(rule), match::targets_text(rule));
   }
 
   std::string device_;

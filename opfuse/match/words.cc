@@ -103,6 +103,11 @@ std::string never_replaced(const Rule& rule, std::string_view device) {
   return fmt::format("no target has a Python name that an edit could call on {}", device);
 }
 
+bool replaced_in_captured_graphs(const Rule& rule) {
+  const auto in_graph = [](const Target& target) { return !target.graph.empty(); };
+  return found_only(rule).empty() && std::ranges::any_of(rule.targets, in_graph);
+}
+
 bool needs_permission(const Rule& rule) { return rule.domain.ends_with("finite"); }
 
 std::vector<std::string> describe_rule(const Rule& rule) {

@@ -16,6 +16,8 @@ std::string targets_text(const Rule& rule);
 std::string found_only(const Rule& rule);
 // The same, or that no target of the rule on this device can be called by an edit; "" any device.
 std::string never_replaced(const Rule& rule, std::string_view device = "");
+// A target is for chains that torch.compile captured (opfuse.backend).
+bool replaced_in_captured_graphs(const Rule& rule);
 // Replaced with --allow E2 alone: the target gives another infinity or NaN where the inputs hold
 // infinities or numbers near the dtype's largest.
 bool needs_permission(const Rule& rule);
