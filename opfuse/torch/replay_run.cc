@@ -16,6 +16,7 @@
 #include "opfuse/torch/host_memory.h"
 #include "opfuse/torch/quiet.h"
 #include "opfuse/torch/replay_allocator.h"
+#include "opfuse/torch/replay_layout.h"
 #include "opfuse/torch/replay_values.h"
 
 namespace opfuse::torch_bridge {
@@ -182,11 +183,15 @@ class Run {
     try {
       stack = make_stack(operation, source, options_.f64, result);
       if (options_.f64) use_host(&stack);
-      operation.op->callBoxed(stack);
+      if (options_.channels_last && reshapes(graph_, node))
+        stack = {reshaped(node, stack)};
+      else
+        operation.op->callBoxed(stack);
     } catch (const c10::OutOfMemoryError&) {
       throw;
     } catch (const std::exception& error) {
-      if (!options_.f64) fail(describe_node(graph_, operation.node) + ": " + first_line(error));
+      if (!options_.f64 || options_.channels_last)
+        fail(describe_node(graph_, operation.node) + ": " + first_line(error));
       stack = run_in_recorded_dtype(operation, result, first_line(error));
     }
     const std::vector<at::Tensor> results = flatten_results(stack);
@@ -197,6 +202,11 @@ class Run {
       const int slot = values_.slot_of(node.outputs[k]);
       if (slot != kNone) bind_result(operation, slot, results[k]);
     }
+  }
+
+  // The shape is the record's.
+  at::Tensor reshaped(const Node& node, const torch::jit::Stack& stack) const {
+    return stack.front().toTensor().reshape(graph_.values[node.outputs[0]].meta.shape);
   }
 
   // The truth is computed on the CPU: devices may have no fp64.
@@ -271,7 +281,7 @@ class Run {
         fail(describe_node(graph_, operation.node) + " gave another dtype than in the record");
       tensor = tensor.to(dtype);
     }
-    if (!same_layout(tensor, slot)) {
+    if (!options_.channels_last && !same_layout(tensor, slot)) {
       if (!values_.is_placed(slot.storage)) {
         at::Tensor placed = at::as_strided(at::empty({extent(slot)}, tensor.options()), slot.sizes,
                                            slot.strides, slot.offset);

@@ -129,6 +129,9 @@ at::Tensor ReplayValues::get(int id) {
   if (bound_[id].defined()) return bound_[id];
   const Slot& slot = slots_[id];
   if (slot.wrapped && slot.number && !has_snapshot(slot.storage)) return bind(id, number(slot));
+  if (options_.channels_last && !bound_by_storage_[slot.storage].empty())
+    fail("the step reads " + graph_.storages[slot.storage].label +
+         " as a view that none of its operators made");
   const at::Tensor base = base_of(slot);
   at::Tensor tensor;
   if (base.scalar_type() == stored_dtype(slot.dtype)) {
@@ -139,7 +142,17 @@ at::Tensor ReplayValues::get(int id) {
     tensor.set_(base.storage(), slot.offset, slot.sizes, slot.strides);
   }
   if (slot.wrapped) tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+  if (options_.channels_last && changes_layout(slot))
+    tensor = tensor.clone(c10::MemoryFormat::ChannelsLast);
   return bind(id, std::move(tensor));
+}
+
+// What Python named as the model's or the optimizer's, as a whole.
+bool ReplayValues::changes_layout(const Slot& slot) const {
+  const std::string& label = graph_.storages[slot.storage].label;
+  const bool named =
+      label.starts_with("param:") || label.starts_with("grad:") || label.starts_with("state:");
+  return named && slot.sizes.size() == 4;
 }
 
 at::Tensor ReplayValues::number(const Slot& slot) const {
@@ -214,6 +227,8 @@ void ReplayValues::release(int32_t storage) {
 void ReplayValues::overwrite(int32_t storage, const at::Tensor& bytes) {
   if (static_cast<size_t>(storage) >= bases_.size()) return;
   const std::vector<int>& bound = bound_by_storage_[storage];
+  if (options_.channels_last && !bound.empty())
+    fail(graph_.storages[storage].label + " is written from outside while the step runs");
   const at::Tensor fresh = from_bytes(bytes, dtype_of_storage(storage), true);
   if (bound.empty()) {
     bases_[storage] = fresh.to(device_of(storage));

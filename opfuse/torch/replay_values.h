@@ -71,6 +71,7 @@ class ReplayValues {
   int slot_for(const graph::Value& value);
   int slot_for(Slot slot);
   at::Tensor number(const Slot& slot) const;
+  bool changes_layout(const Slot& slot) const;
   bool has_snapshot(int32_t storage) const;
   at::Tensor base_of(const Slot& slot);
   at::Tensor from_bytes(const at::Tensor& bytes, c10::ScalarType dtype, bool copy) const;

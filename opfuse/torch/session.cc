@@ -90,6 +90,7 @@ const std::map<std::string, Session::Method>& Session::methods() {
       {"plan", &Session::plan},
       {"load_plan", &Session::load_plan},
       {"prove", &Session::prove},
+      {"prove_layout", &Session::prove_layout},
       {"validate", &Session::validate},
       {"ab_open", &Session::ab_open},
       {"ab_add", &Session::ab_add},

@@ -15,6 +15,7 @@
 #include "opfuse/pipeline.h"
 #include "opfuse/rewrite/plan.h"
 #include "opfuse/torch/record.h"
+#include "opfuse/torch/replay.h"
 #include "opfuse/torch/target_trace.h"
 #include "opfuse/verify/statistics.h"
 
@@ -46,6 +47,8 @@ class Session {
   Result<Json> plan(const Json& request);
   Result<Json> load_plan(const Json& request);
   Result<Json> prove(const Json& request);
+  // {record, seconds} -> the verdict on the recorded step with its weights in channels_last.
+  Result<Json> prove_layout(const Json& request);
   Result<Json> validate(const Json& request);
   Result<Json> ab_open(const Json& request);
   Result<Json> ab_add(const Json& request);
@@ -60,6 +63,8 @@ class Session {
   // {text, rules, device, allow} -> the chains of a captured graph (session_captured.cc).
   Result<Json> match_captured(const Json& request);
 
+  // What replays of the record may use beside its snapshots.
+  ReplayLimits replay_limits(const Record& record) const;
   Result<Step*> step(const Json& request, const char* key = "record");
   Result<Analysis*> analysis_of(Step* step);
   // The plan with its site ids as `analysis` numbers them; an error names a site that is not there.

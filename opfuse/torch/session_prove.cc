@@ -6,6 +6,7 @@
 #include "opfuse/base/check.h"
 #include "opfuse/graph/schema.h"
 #include "opfuse/torch/replay.h"
+#include "opfuse/torch/replay_layout.h"
 #include "opfuse/torch/session.h"
 #include "opfuse/torch/session_json.h"
 #include "opfuse/torch/site_proof.h"
@@ -92,15 +93,20 @@ Result<rewrite::Plan> Session::plan_for(const Analysis& analysis) const {
   return plan;
 }
 
+ReplayLimits Session::replay_limits(const Record& record) const {
+  ReplayLimits limits;
+  limits.max_bytes = get_or<int64_t>(config_, "verify_memory_bytes", -1);
+  if (limits.max_bytes >= 0)  // the snapshots are still there
+    limits.max_bytes = std::max<int64_t>(limits.max_bytes - record.snapshot_bytes, 0);
+  return limits;
+}
+
 Result<Json> Session::prove(const Json& request) {
   OPFUSE_TRY(Step * step, this->step(request));
   if (!step->record->with_values) return Error{"prove: expected a record with values"};
   OPFUSE_TRY(Analysis * analysis, analysis_of(step));
   OPFUSE_TRY(rewrite::Plan plan, plan_for(*analysis));
-  ReplayLimits limits;
-  limits.max_bytes = get_or<int64_t>(config_, "verify_memory_bytes", -1);
-  if (limits.max_bytes >= 0)  // the snapshots are still there
-    limits.max_bytes = std::max<int64_t>(limits.max_bytes - step->record->snapshot_bytes, 0);
+  const ReplayLimits limits = replay_limits(*step->record);
   Json sites = Json::array();
   Json step_verdict;
   const auto begin = std::chrono::steady_clock::now();
@@ -157,6 +163,20 @@ Result<Json> Session::prove(const Json& request) {
     return ok_status();
   }));
   return Json{{"sites", sites}, {"step", step_verdict}, {"seconds", log_.seconds.back().second}};
+}
+
+Result<Json> Session::prove_layout(const Json& request) {
+  OPFUSE_TRY(Step * step, this->step(request));
+  if (!step->record->with_values) return Error{"prove_layout: expected a record with values"};
+  OPFUSE_TRY(Analysis * analysis, analysis_of(step));
+  const ReplayLimits limits = replay_limits(*step->record);
+  Json verdict;
+  OPFUSE_TRY_STATUS(run_stage("prove", &log_, [&]() -> Status {
+    verdict = step_verdict_json(torch_bridge::prove_layout(
+        *step->record, analysis->graph, limits, get_or<double>(request, "seconds", 1e9)));
+    return ok_status();
+  }));
+  return verdict;
 }
 
 Result<Json> Session::validate(const Json& request) {

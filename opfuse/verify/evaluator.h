@@ -18,6 +18,9 @@ struct ReplayOptions {
   int perturb_seed = 0;    // != 0: externals moved by +-1 ulp of the replay's dtype
   bool check_hashes = false;    // compare every hash of the record (only with f64 = false)
   bool recorded_random = true;  // random results from the record instead of the generator
+  // Parameters of four dimensions, their gradients and state lie in channels_last, and each result
+  // where its operator puts it instead of where the record says.
+  bool channels_last = false;
   std::vector<graph::ValueId> keep = {};  // values to return
 };
 

@@ -19,11 +19,8 @@ using graph::Node;
 using graph::NodeId;
 using graph::ValueId;
 
-// Errors below this many roundoffs of a tensor's own norm are rounding whatever the floor says: a
-// tensor that three perturbed replays happen to leave alone has a floor of zero.
+// As StepProofOptions::fp64_own_roundoffs, in the run's dtype.
 constexpr double kOwnRoundoffs = 4;
-// The total gradient error is one draw from the distribution that the floors are drawn from.
-constexpr double kGradientTolerance = 1.5;
 
 std::string storage_name(const Graph& graph, int32_t storage) {
   const std::string& label = graph.storages[storage].label;
@@ -250,19 +247,20 @@ class StepProof {
     return ok_status();
   }
 
-  // Largest difference in floors; names the tensor when `name` is given.
-  double in_floors(const Differences& differences, const Differences& floors, double unit,
+  // Largest difference in floors, which are at least `least` of a tensor's own norm; names the
+  // tensor.
+  double in_floors(const Differences& differences, const Differences& floors, double least,
                    std::string* name) const {
     double worst = 0;
     for (size_t i = 0; i < truth_.size(); ++i) {
-      const double floor = std::max(floors.norms[i], kOwnRoundoffs * unit * truth_norms_[i]);
+      const double floor = std::max(floors.norms[i], least * truth_norms_[i]);
       const double d = differences.norms[i];
       const double ratio = d == 0      ? 0
                            : floor > 0 ? d / floor
                                        : std::numeric_limits<double>::infinity();
       if (ratio <= worst) continue;
       worst = ratio;
-      if (name) *name = compared_[i].name;
+      *name = compared_[i].name;
     }
     return worst;
   }
@@ -281,7 +279,8 @@ class StepProof {
     floors.norms.resize(truth_.size());
     const auto close = [&] {
       verdict_.fp64_floors =
-          in_floors(rewritten, floors, unit_roundoff(DType::kF64), &verdict_.worst_tensor);
+          in_floors(rewritten, floors, options_.fp64_own_roundoffs * unit_roundoff(DType::kF64),
+                    &verdict_.worst_tensor);
       return verdict_.floor_replays > 0 && verdict_.fp64_floors <= options_.accept_floors;
     };
     OPFUSE_TRY_STATUS(raise_floors(true, options_.fp64_floor_replays, &floors, close));
@@ -303,10 +302,10 @@ class StepProof {
     verdict_.gradient_error_new = new_error.gradients;
     std::string worst;
     const auto steep = [&] {
-      return !(new_error.gradients <= kGradientTolerance * floors.gradients);
+      return !(new_error.gradients <= options_.gradient_tolerance * floors.gradients);
     };
     const auto close = [&] {
-      verdict_.run_floors = in_floors(new_error, floors, run_roundoff(), &worst);
+      verdict_.run_floors = in_floors(new_error, floors, kOwnRoundoffs * run_roundoff(), &worst);
       return verdict_.run_floors <= options_.accept_floors && !steep();
     };
     OPFUSE_TRY_STATUS(raise_floors(false, options_.run_floor_replays, &floors, close));

@@ -32,6 +32,12 @@ std::vector<StepOutput> step_outputs(const graph::Graph& graph);
 // errs towards refusal.
 struct StepProofOptions {
   double accept_floors = 8;  // 16 for a change of layout
+  // Errors in fp64 below this many roundoffs of a tensor's own norm are rounding whatever the floor
+  // says: a tensor that three perturbed replays happen to leave alone has a floor of zero.
+  double fp64_own_roundoffs = 4;
+  // The total gradient error is one draw from the distribution that the floors are drawn from: this
+  // much larger is still rounding.
+  double gradient_tolerance = 1.5;
   int fp64_floor_replays = 3;
   int run_floor_replays = 3;
   // Stands for the rewritten step in fp64, where some target has no kernel for it: there its chain
