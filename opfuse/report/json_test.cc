@@ -28,7 +28,9 @@ std::string error_of(const std::string& json) {
 
 TEST(ReportJson, LeversReadBack) {
   Report report;
-  report.levers.push_back({"memory", "what", "tuned", "why", true, {"import x"}, {}});
+  Lever& lever = report.levers.emplace_back();
+  lever.name = "memory", lever.what = "what", lever.outcome = "tuned", lever.kept = true;
+  lever.lines = {"import x"}, lever.where = "here";
   report.levers[0].speed.headline_wall = {1.5, 1.4, 1.6, 12};
   report.together.headline_wall = {2, 1.9, 2.1, 12};
   const auto back = parse_report(report_to_json(report), "report.json");
@@ -36,6 +38,7 @@ TEST(ReportJson, LeversReadBack) {
   ASSERT_EQ(back->levers.size(), 1u);
   EXPECT_TRUE(back->levers[0].kept);
   EXPECT_EQ(back->levers[0].lines, std::vector<std::string>{"import x"});
+  EXPECT_EQ(back->levers[0].where, "here");
   EXPECT_EQ(back->levers[0].speed.headline_wall.pairs, 12);
   EXPECT_DOUBLE_EQ(back->together.headline_wall.ratio, 2);
 }

@@ -227,6 +227,8 @@ void read_levers(const Fields& from, const char* key, std::vector<Lever>* to) {
     fields.read("reason", &lever.reason);
     fields.read("kept", &lever.kept);
     fields.read("lines", &lever.lines);
+    fields.read("where", &lever.where);
+    fields.read("prepare_s", &lever.prepare_s);
     for (const char* name : {"ab", "speed"})
       if (fields.has(name))
         if (const auto speed = fields.object(name)) read_speed(*speed, &lever.speed);
@@ -234,9 +236,10 @@ void read_levers(const Fields& from, const char* key, std::vector<Lever>* to) {
 }
 
 Json json_of(const Lever& lever) {
-  return {{"name", lever.name},           {"what", lever.what}, {"outcome", lever.outcome},
-          {"reason", lever.reason},       {"kept", lever.kept}, {"lines", lever.lines},
-          {"speed", json_of(lever.speed)}};
+  return {
+      {"name", lever.name},     {"what", lever.what},           {"outcome", lever.outcome},
+      {"reason", lever.reason}, {"kept", lever.kept},           {"lines", lever.lines},
+      {"where", lever.where},   {"prepare_s", lever.prepare_s}, {"speed", json_of(lever.speed)}};
 }
 
 void read_versus(const Fields& from, Versus* to) {

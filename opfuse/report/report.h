@@ -113,7 +113,9 @@ struct Lever {
   std::string reason;
   bool kept = false;
   std::vector<std::string> lines;  // Python that makes it permanent
-  Speed speed;                     // off against on, the operators as decided
+  Speed speed;                     // off against on, everything before it as decided
+  std::string where = "";          // do these lines go: "where the optimizer is made"
+  double prepare_s = 0;            // before it was measured: capture, proof, replay
 };
 
 // What else could have been done, measured in a run of its own: the original against torch.compile.

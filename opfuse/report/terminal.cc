@@ -204,10 +204,14 @@ void write_levers(const Report& report, Writer* out) {
     const std::string gain =
         ratio ? fmt::format("{} over {}", format_interval(*ratio), plural(ratio->pairs, "pair"))
               : lever.reason;
-    out->wrapped("  lever  ",
-                 fmt::format("{}{}{}: {}{}", lever.name, lever.what.empty() ? "" : ", ", lever.what,
-                             gain, ratio ? (lever.kept ? ", kept" : ", not kept") : ""),
-                 lever.kept ? Style::kGood : Style::kPlain);
+    const std::string prepared =
+        lever.prepare_s >= 0.1 ? fmt::format(" (prepared in {})", format_seconds(lever.prepare_s))
+                               : "";
+    out->wrapped(
+        "  lever  ",
+        fmt::format("{}{}{}: {}{}{}", lever.name, lever.what.empty() ? "" : ", ", lever.what, gain,
+                    ratio ? (lever.kept ? ", kept" : ", not kept") : "", ratio ? prepared : ""),
+        lever.kept ? Style::kGood : Style::kPlain);
   }
   const auto all = ratio_of(report.together);
   if (!all) return;

@@ -118,7 +118,9 @@ TEST(Terminal, SeveralSitesShareTheirLines) {
 }
 
 Lever memory_lever() {
-  Lever lever{"memory", "CPU memory of tensors is kept and reused", "tuned", "", true, {}, {}};
+  Lever lever;
+  lever.name = "memory", lever.what = "CPU memory of tensors is kept and reused";
+  lever.outcome = "tuned", lever.kept = true;
   lever.lines = {"import opfuse.memory", "opfuse.memory.use_caching_allocator()"};
   lever.speed.headline_wall = {1.5, 1.4, 1.6, 12};
   return lever;

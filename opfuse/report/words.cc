@@ -127,14 +127,26 @@ std::string ended_sentence(const Report& report) {
                      plural(static_cast<int64_t>(report.steps.size()), "step"));
 }
 
-// "the lever memory (CPU memory of tensors is kept and reused)", "" when none is kept.
+// "the lever memory (CPU memory of tensors is kept and reused)", "the levers memory, graph and
+// layout"; "" when none is kept.
 std::string kept_levers(const Report& report) {
-  std::string text;
-  for (const Lever& lever : report.levers)
-    if (lever.kept)
-      text +=
-          fmt::format("{}the lever {} ({})", text.empty() ? "" : " and ", lever.name, lever.what);
-  return text;
+  std::vector<std::string> names;
+  std::string what;
+  for (const Lever& lever : report.levers) {
+    if (!lever.kept) continue;
+    names.push_back(lever.name);
+    what = lever.what;
+  }
+  if (names.empty()) return "";
+  if (names.size() == 1) return fmt::format("the lever {} ({})", names[0], what);
+  const std::string last = names.back();
+  names.pop_back();
+  return fmt::format("the levers {} and {}", fmt::join(names, ", "), last);
+}
+
+bool edits_graph(const Report& report) {
+  return std::any_of(report.levers.begin(), report.levers.end(),
+                     [](const Lever& lever) { return lever.kept && lever.name == "graph"; });
 }
 
 std::string tuned_sentence(const Report& report) {
@@ -143,7 +155,8 @@ std::string tuned_sentence(const Report& report) {
   const auto total = total_ratio(report);
   const std::string times = total ? format_ratio(total->ratio) : "?";
   if (report.speed.outcome != "tuned" && !levers.empty())
-    return fmt::format("{} is {} as fast with {}; no operator was replaced.", what, times, levers);
+    return fmt::format("{} is {} as fast with {}; no {}.", what, times, levers,
+                       edits_graph(report) ? "source was edited" : "operator was replaced");
   const auto ratio = headline_ratio(report);
   const std::string edit =
       fmt::format("{} is {} as fast: {}", what, ratio ? format_ratio(ratio->ratio) : "?",
@@ -152,7 +165,9 @@ std::string tuned_sentence(const Report& report) {
 }
 
 std::string nothing_sentence(const Report& report) {
-  if (report.step.operators == 0) return "Nothing to replace: the step ran no operator.";
+  if (report.step.operators == 0)
+    return report.levers.empty() ? "Nothing to replace: the step ran no operator."
+                                 : "No lever is kept; operators were not looked for.";
   return fmt::format(
       "Nothing to replace: no chain of the rulebook is among the {} of the step{}.",
       plural(report.step.operators, "operator"),
@@ -271,8 +286,9 @@ std::string directory_of(const Report& report) {
 void add_edit_steps(const Report& report, std::vector<std::string>* steps) {
   for (const Lever& lever : report.levers)
     if (lever.kept)
-      steps->push_back(fmt::format("Keep the lever {}: `{}` at the top of the script.", lever.name,
-                                   fmt::join(lever.lines, "; ")));
+      steps->push_back(fmt::format("Keep the lever {}: `{}` {}.", lever.name,
+                                   fmt::join(lever.lines, "; "),
+                                   lever.where.empty() ? "at the top of the script" : lever.where));
   if (std::none_of(report.sites.begin(), report.sites.end(), is_kept)) return;
   const std::string dir = shell_quoted({directory_of(report)});
   const bool in_package = std::any_of(report.diffs.begin(), report.diffs.end(),

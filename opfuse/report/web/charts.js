@@ -22,6 +22,8 @@ function sideMark(side, x, y, title) {
 const SIDE_WORDS = {plain: "before anything was switched", record: "recorded", values: "recorded with values",
   validate: "validated", old: "original", new: "replaced", skipped: "not counted",
   warm: "not counted: warming up after a change", memory_off: "lever memory off", memory_on: "lever memory on",
+  graph_off: "lever graph off", graph_on: "lever graph on", layout_off: "lever layout off", layout_on: "lever layout on",
+  optimizer_off: "lever optimizer off", optimizer_on: "lever optimizer on", capture: "not counted: capturing and proving", replayed: "recorded, to be replayed",
   all_off: "original, no lever", all_on: "everything that is kept"};
 
 // Every step in order, with the median of each side over the steps in which both took turns.
