@@ -40,15 +40,23 @@ bool one_of(const std::string& value, std::initializer_list<const char*> allowed
 }  // namespace
 
 Result<std::vector<std::string>> parse_levers(const std::string& text) {
-  if (text == "all") return std::vector<std::string>{"ops", "library", "memory"};
+  // In the order in which they are tried.
+  static const std::vector<std::string> all = {"ops",   "library", "memory",
+                                               "graph", "layout",  "optimizer"};
+  if (text == "all") return all;
+  const std::string expected = "expected all, or of ops, library, memory, graph, layout, optimizer";
   std::vector<std::string> levers;
   std::istringstream words(text);
   for (std::string word; std::getline(words, word, ',');) {
-    if (!one_of(word, {"ops", "library", "memory"}))
-      return Error{"--levers: expected ops, library, memory or all, found '" + word + "'"};
+    if (std::find(all.begin(), all.end(), word) == all.end())
+      return Error{"--levers: " + expected + ", found '" + word + "'"};
     levers.push_back(word);
   }
-  if (levers.empty()) return Error{"--levers: expected ops, library, memory or all, found ''"};
+  if (levers.empty()) return Error{"--levers: " + expected + ", found ''"};
+  std::sort(levers.begin(), levers.end(), [&](const std::string& a, const std::string& b) {
+    return std::find(all.begin(), all.end(), a) < std::find(all.begin(), all.end(), b);
+  });
+  levers.erase(std::unique(levers.begin(), levers.end()), levers.end());
   return levers;
 }
 

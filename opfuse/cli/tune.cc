@@ -87,7 +87,9 @@ class Tune : public LaunchVerb {
          &options_.budget_seconds},
         {"--levers", "LIST",
          "what to try, separated by commas: ops (default: PyTorch's own fused operators), library "
-         "(those of opfuse.functional too), memory (a caching allocator for CPU tensors), or all",
+         "(those of opfuse.functional too), memory (a caching allocator for CPU tensors), graph "
+         "(chains across functions and modules, in the graph that torch.compile captures), layout "
+         "(channels_last), optimizer (its fused step), or all",
          &options_.levers},
         {"--versus", "compile",
          "afterwards run COMMAND once more with torch.compile of its model, until that is measured",

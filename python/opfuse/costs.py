@@ -40,7 +40,8 @@ class Costs:
             self._seconds[cost] = self._seconds.get(cost, 0.0) + time.perf_counter() - begin
 
     def recorded_step(self, side: str, seconds: float) -> None:
-        self._seconds[_RECORDED[side]] = seconds
+        if side in _RECORDED:  # what a lever records is its own cost
+            self._seconds[_RECORDED[side]] = seconds
 
     def plain_step(self) -> float:
         """The time of a step without us: measured among the new ones, or else the last before."""

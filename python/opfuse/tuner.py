@@ -16,6 +16,7 @@ from opfuse import boundary, distributed, fault, library, native, record, wordin
 from opfuse.boundary import Boundaries, StepSample
 from opfuse.costs import Costs
 from opfuse.levers import LeverTrials
+from opfuse.levers.lever import Context
 from opfuse.measurement import Measurement
 from opfuse.state import State
 from opfuse.switch import Switch, SwitchRefused
@@ -25,6 +26,7 @@ Steps = Generator[str, StepSample, Any]
 _ATTEMPTS = 3
 _PROOF_IN_STEPS = 14
 _PROOF_AT_LEAST_S = 2.0
+_STEPS_TO_FIND_ROOT = 2  # the root is the module that is called a second time
 
 
 class Done(Exception):
@@ -60,7 +62,7 @@ class Tuner:
         self._failed: dict[int, dict[str, Any]] = {}  # sites that left the plan, with the reason
         self.costs = Costs(state.data["steps"])
         self._measurement: Measurement | None = None
-        self.levers = LeverTrials(config, state, boundaries)
+        self.levers = LeverTrials(state)
         self._done: Done | None = None  # the outcome of the operators
 
     # What the agent calls
@@ -245,11 +247,12 @@ class Tuner:
         self.costs.recorded_step(label, sample.wall_s)
         with self.costs.stage("find", "find_s"):
             operators = self.session.call("find", record=answer["record"])["operators"]
-        what = {"record": "recorded", "values": "recorded with values"}.get(label, "checked")
+        what = {"record": "recorded", "validate": "checked"}.get(label, "recorded with values")
         text = f"step {sample.step} {what}: {operators:,} operators in {sample.wall_s:.3g} s"
         if self.costs.plain_step() > 0:
             text += f" ({self.costs.plain_name()}: {self.costs.plain_step():.3g} s)"
-        phase = {"record": "finding", "values": "proving"}.get(label, "validating")
+        phases = {"record": "finding", "values": "proving", "replayed": "measuring"}
+        phase = phases.get(label, "validating")
         self.state.event(text, sample.step, phase)
 
     def _write_record(self, number: int, when: str) -> None:
@@ -433,12 +436,21 @@ class Tuner:
         if not wanted or done.outcome in ("failed", "dry_run"):
             return
         ranks = self.ranks is not None
+        for _ in range(_STEPS_TO_FIND_ROOT):
+            if self.boundaries.root is None:
+                yield "plain"
         try:
-            yield from self.levers.run(wanted, self.switch, self._alternate, ranks)
+            yield from self.levers.run(wanted, self._lever_context(), self._alternate, ranks)
         except (Done, SwitchRefused) as reached:
             self.state.trouble(f"the levers were not measured to the end: {reached}")
             self.levers.undo()
             self.switch.set(done.outcome == "tuned")
+
+    def _lever_context(self) -> Context:
+        return Context(
+            self.config, self.session, self.boundaries, self.switch,
+            record=lambda: self._record("replayed", values=True), forget=self._forget,
+        )  # fmt: skip
 
     # The ranks
 
