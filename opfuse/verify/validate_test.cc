@@ -206,6 +206,23 @@ TEST(Validate, RefusesATensorMadeByNothingRecorded) {
   EXPECT_THAT(verdict.reason, HasSubstr("made inside the step by no recorded operator"));
 }
 
+TEST(Validate, ABatchMadeAheadMayBeReadInTheNextStep) {
+  // %next is what Python fills for the step after; there it is %now, and the same storage.
+  const auto step = [](int64_t now, int64_t next) {
+    graph::Graph graph = parse(R"(
+%now: i64[4]
+%next: i64[4]
+%f: i64[4] alias[%next] = aten.lift_fresh.default(%next) @ loader.py:1:1-5
+%y: i64[4] = aten.add.Tensor(%now, %now) @ model.py:1:1-5
+)");
+    graph.storages[graph.values[graph.nodes[1].inputs[0].values[0]].storage].session_id = now;
+    graph.storages[graph.values[graph.nodes[0].inputs[0].values[0]].storage].session_id = next;
+    return graph;
+  };
+  const ValidationVerdict verdict = validate(step(3, 4), step(4, 5), {});
+  EXPECT_TRUE(verdict.accepted) << verdict.reason;
+}
+
 TEST(Validate, AnOptimizersRealNumbersMayChangeFromStepToStep) {
   const auto step = [](const std::string& scope, const std::string& rate) {
     return "%w: f32[4] \"param:w\"\n%g: f32[4] \"grad:w\"\nscope \"" + scope +

@@ -83,6 +83,11 @@ bool is_size_argument(std::string_view op, std::string_view name) {
   return op.find("group_norm") != std::string_view::npos && (name == "N" || name == "HxW");
 }
 
+bool takes_python_data(const Node& node) {
+  return node.op.starts_with("aten.lift_fresh") && !node.inputs.empty() &&
+         !node.inputs[0].values.empty();
+}
+
 bool adopts_storage(const Node& node) { return node.op.starts_with("aten.set_.source_Storage"); }
 
 class Numberer {
@@ -306,8 +311,21 @@ class Numberer {
     return true;
   }
 
+  // torch.tensor([1, 2]) fills memory that no operator writes; only a record with values sees it.
+  void take_python_data(const Node& node) {
+    if (!takes_python_data(node)) return;
+    const ValueId value = node.inputs[0].values[0];
+    StorageState* state = storage_of(value);
+    if (!state) return;
+    *state = {};
+    state->defined = true;
+    state->version = graph_.values[value].version;
+    state->content = Hasher("python data").add(externals_++).term();
+  }
+
   void visit(NodeId id) {
     const Node& node = graph_.nodes[id];
+    take_python_data(node);
     if (node.op == "aten.detach" || node.op == "aten.alias") {  // the same view again
       note_outputs(node, Hasher("alias").term());
       return;
@@ -403,6 +421,19 @@ class Numberer {
   Numbering result_;
 };
 
+// Storages that Python filled inside the step, as torch.tensor([1, 2]) does: what a loader makes in
+// one step and the next one reads plays another part in each.
+std::unordered_set<int64_t> made_by_python(const Graph& graph) {
+  std::unordered_set<int64_t> made;
+  for (const Node& node : graph.nodes) {
+    if (!takes_python_data(node)) continue;
+    for (ValueId value : node.inputs[0].values)
+      if (value != kNone && graph.values[value].storage != kNone)
+        made.insert(graph.storages[graph.values[value].storage].session_id);
+  }
+  return made;
+}
+
 }  // namespace
 
 SharedNames shared_names(const Graph& expected, const Graph& observed, bool ignore_shapes) {
@@ -426,6 +457,8 @@ SharedNames shared_names(const Graph& expected, const Graph& observed, bool igno
     for (const Node& node : expected.nodes)
       if (!recorded(node)) names.relaxed.insert(node.op);
   }
+  for (const Graph* graph : {&expected, &observed})
+    for (int64_t id : made_by_python(*graph)) names.session_ids.erase(id);
   return names;
 }
 
