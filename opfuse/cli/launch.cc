@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <sstream>
 
 #include "opfuse/cli/child.h"
@@ -60,9 +61,6 @@ Result<std::vector<std::string>> parse_levers(const std::string& text) {
   return levers;
 }
 
-namespace {
-
-// Flags that cannot mean anything are refused before the command starts.
 Status check_options(const LaunchOptions& o) {
   if (!o.verify_memory.empty()) {
     OPFUSE_TRY([[maybe_unused]] const int64_t bytes, parse_bytes(o.verify_memory));
@@ -87,6 +85,21 @@ Status check_options(const LaunchOptions& o) {
     return Error{"--plan: expected a readable plan.json, found '" + o.plan + "'"};
   return ok_status();
 }
+
+std::string starts_elsewhere(const LaunchOptions& options) {
+  static const std::vector<std::string> known = {
+      "docker", "podman", "nerdctl", "apptainer", "singularity", "kubectl", "ssh",
+      "sbatch", "srun",   "qsub",    "bsub",      "ray",         "modal",   "sky"};
+  const std::string program = std::filesystem::path(options.command[0]).filename().string();
+  if (std::find(known.begin(), known.end(), program) == known.end()) return "";
+  return program +
+         " starts the program elsewhere, where this opfuse does not reach it. Put `opfuse " +
+         options.verb + " --` in front of python there, as in `" + program + " … opfuse " +
+         options.verb +
+         " -- python main.py`, with opfuse installed there; the command runs as it is";
+}
+
+namespace {
 
 // What there is to say when the command ended and no process of it could be looked into.
 std::string nothing_armed_text(const StateWatcher& watcher, const LaunchOptions& options) {
@@ -162,6 +175,7 @@ int launch(const LaunchOptions& options) {
   if (disabled()) return exec_command(options.command);
   if (Status status = check_options(options); !status.ok())
     return usage_error(status.error().message);
+  if (const std::string text = starts_elsewhere(options); !text.empty()) say(text);
   Result<Installation> installation = find_installation();
   if (!installation.ok()) return run_plainly(options, installation.error().message);
   std::string note;

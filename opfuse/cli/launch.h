@@ -16,6 +16,7 @@ struct LaunchOptions {
   std::string output;  // report directory; "" picks opfuse-report/<script>-<time>
   bool force = false;  // an existing output may be replaced
   bool once = false, dry_run = false, strict = false, no_source = false;
+  bool attach = false;  // no command: a running Python is watched
   bool quiet = false, verbose = false, exit_code = false, open = false;
   bool markdown = false, csv = false;
   std::string allow = "E1", target, color = "auto", plan, log;
@@ -28,6 +29,16 @@ struct LaunchOptions {
 };
 
 int launch(const LaunchOptions& options);
+
+// For a Python that is running already, `with opfuse.tune():` (attach.cc).
+int launch_attached(const LaunchOptions& options);
+
+// Flags that cannot mean anything are refused before anything starts.
+Status check_options(const LaunchOptions& options);
+
+// What to say before a command that starts the program on another machine or in a container; "" for
+// any other command.
+std::string starts_elsewhere(const LaunchOptions& options);
 
 // Where the parts lie that the child needs.
 struct Installation {

@@ -40,11 +40,12 @@ class LaunchVerb : public Verb {
  public:
   bool takes_command() const override { return true; }
   int run(const std::vector<std::string>& words) override {
+    options_.verb = name();
+    options_.command = words;
+    if (options_.attach) return launch_attached(options_);
     if (words.empty())
       return usage_error("expected a command after the flags, as in `opfuse " + name() +
                          " -- python main.py`");
-    options_.verb = name();
-    options_.command = words;
     return launch(options_);
   }
 
@@ -100,6 +101,9 @@ class Tune : public LaunchVerb {
         {"--target", "VENDOR",
          "write the diff for another device's operators (torch_npu), not verified here",
          &options_.target},
+        {"--attach", "",
+         "start no command, tune the Python that started this: what `with opfuse.tune():` calls",
+         &options_.attach},
         {"--markdown", "", "also write report.md", &options_.markdown},
         {"--csv", "", "also write report.csv", &options_.csv},
         {"--open", "", "open report.html when it is ready", &options_.open},

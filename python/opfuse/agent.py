@@ -25,7 +25,7 @@ _agent: Agent | None = None
 def arm(run_dir: str) -> None:
     """Called by the shim when `torch` has been imported."""
     global _agent
-    if _agent is not None:
+    if _agent is not None and not _agent.detached:
         return
     with open(os.path.join(run_dir, "config.json"), encoding="utf-8") as file:
         config = json.load(file)
@@ -33,8 +33,22 @@ def arm(run_dir: str) -> None:
     _agent.start()
 
 
+def check_free() -> None:
+    """Raises RuntimeError where another tuning of this process is under way."""
+    if _agent is not None and not _agent.detached:
+        raise RuntimeError("opfuse.tune: this process is tuned already")
+
+
+def attach(run_dir: str) -> Agent:
+    """Arms this process in the middle of its life; `detach` ends it."""
+    check_free()
+    arm(run_dir)
+    assert _agent is not None
+    return _agent
+
+
 class Agent:
-    """One per process."""
+    """One at a time."""
 
     def __init__(self, config: dict[str, Any], run_dir: str) -> None:
         self.config = config
@@ -45,6 +59,7 @@ class Agent:
         self._run: Generator[str, StepSample, None] | None = None
         self._label = "plain"
         self._over = False
+        self.detached = False
 
     def start(self) -> None:
         import torch
@@ -194,6 +209,19 @@ class Agent:
                 "side": self._label,
             }
         )
+
+    def undo(self) -> None:
+        """The original code, whatever was kept. Safe at any time."""
+        self._put_back()
+
+    def detach(self) -> None:
+        """The end of the steps that are ours, in a process that goes on. What was kept stays."""
+        self._at_exit()
+        atexit.unregister(self._at_exit)
+        kept = self.tuner is not None and (self.tuner.switch.on or bool(self.tuner.levers.kept))
+        if self._run is not None or not kept:
+            self._put_back()
+        self.detached = True
 
     # The ends of the process
 

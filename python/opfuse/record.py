@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from opfuse import fault
+from opfuse import cells, fault
 from opfuse.state import State
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def describe_codes(codes: list[dict[str, Any]]) -> list[dict[str, Any]]:
         described.append(
             {
                 "code": entry["code"],
-                "file": code.co_filename,
+                "file": cells.shown_file(code.co_filename),
                 "qualname": getattr(code, "co_qualname", code.co_name),
                 "positions": positions_of(code, entry["lasti"]),
             }

@@ -17,6 +17,7 @@ import sysconfig
 from types import AsyncGeneratorType, CodeType, CoroutineType, FunctionType, GeneratorType
 from typing import Any
 
+from opfuse import cells
 from opfuse import names as names_module
 from opfuse.names import Names
 from opfuse.sourcefile import (
@@ -153,7 +154,7 @@ def _fill_code(facts: Facts, code: CodeType, places: list[Frame]) -> None:
     generators = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
     coroutines = inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE
     facts.update(
-        file=absolute(code.co_filename),
+        file=absolute(cells.shown_file(code.co_filename)),
         qualname=qualname,
         line=places[-1]["line"],
         has_positions=all(place["column"] >= 0 and place["end_column"] >= 0 for place in places),

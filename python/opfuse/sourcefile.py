@@ -16,12 +16,26 @@ from functools import cached_property
 from types import CodeType
 from typing import Any
 
+from opfuse import cells
+
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _BOM = b"\xef\xbb\xbf"
 
 
 class SourceProblem(Exception):
     """Why a source cannot be used, as a sentence that continues "its source …"."""
+
+
+def _bytes_of(path: str) -> bytes:
+    if (typed := cells.text_of(path)) is not None:
+        return typed.encode()
+    if not path or path.startswith("<"):
+        raise SourceProblem("is not a file (typed in or generated)")
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise SourceProblem(f"cannot be read: {error.strerror}") from None
 
 
 class SourceFile:
@@ -43,13 +57,7 @@ class SourceFile:
 
     @staticmethod
     def read(path: str) -> SourceFile:
-        if not path or path.startswith("<"):
-            raise SourceProblem("is not a file (typed in, generated, or in a notebook)")
-        try:
-            with open(path, "rb") as file:
-                data = file.read()
-        except OSError as error:
-            raise SourceProblem(f"cannot be read: {error.strerror}") from None
+        data = _bytes_of(path)
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         if encoding not in ("utf-8", "utf-8-sig"):
             raise SourceProblem(f"is written in {encoding}, not in UTF-8")
@@ -64,7 +72,13 @@ class SourceFile:
 
     @cached_property
     def code(self) -> CodeType:
-        return compile(self.data, self.path, "exec", dont_inherit=True)
+        if cells.text_of(self.path) is None:
+            return compile(self.data, self.path, "exec", dont_inherit=True)
+        # A notebook compiles each statement of a cell by itself, and the compiler calls names that
+        # are imported in the same unit in another way.
+        imports = (ast.Import, ast.ImportFrom)
+        body = [node for node in self.tree.body if not isinstance(node, imports)]
+        return compile(ast.Module(body, []), self.path, "exec", dont_inherit=True)
 
     def offset(self, line: int, column: int) -> int:
         return self._starts[line - 1] + column
@@ -181,4 +195,5 @@ def _same_constant(a: Any, b: Any, lines: bool) -> bool:
 
 
 def absolute(path: str) -> str:
-    return path if path.startswith("<") else os.path.abspath(path)
+    named = path.startswith("<") or cells.is_name(path)
+    return path if named else os.path.abspath(path)
