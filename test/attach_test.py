@@ -65,7 +65,8 @@ def test_steps_in_a_block_are_tuned(python, tmp_path):
             "train(2)\n"
             "tuning.undo()\n"
             "print(json.dumps([tuning.report['outcome'], kept, tuning.directory,\n"
-            "                  Net.forward.__code__ is forward, opfuse.agent._agent.boundaries.registered()]))\n"
+            "                  Net.forward.__code__ is forward,\n"
+            "                  opfuse.agent._agent.boundaries.registered()]))\n"
         )
     )
     done = python(code)

@@ -227,8 +227,10 @@ void ReplayValues::release(int32_t storage) {
 void ReplayValues::overwrite(int32_t storage, const at::Tensor& bytes) {
   if (static_cast<size_t>(storage) >= bases_.size()) return;
   const std::vector<int>& bound = bound_by_storage_[storage];
-  if (options_.channels_last && !bound.empty())
-    fail(graph_.storages[storage].label + " is written from outside while the step runs");
+  const auto moved = [&](int slot) { return !same_layout(bound_[slot], slots_[slot]); };
+  if (options_.channels_last && std::any_of(bound.begin(), bound.end(), moved))
+    fail("storage " + std::to_string(storage) + " " + graph_.storages[storage].label +
+         " is written from outside while the step runs");
   const at::Tensor fresh = from_bytes(bytes, dtype_of_storage(storage), true);
   if (bound.empty()) {
     bases_[storage] = fresh.to(device_of(storage));
