@@ -105,6 +105,8 @@ void add_times(Report* report) {
 
 void read_result(const Fields& from, Report* report) {
   from.read("operators", &report->step.operators);
+  from.read("low_precision", &report->step.low_precision);
+  from.read("low_precision_ms", &report->step.low_precision_ms);
   read_counts(from, "losses", &report->losses);
   if (const auto costs = from.object("costs")) read_costs(*costs, &report->costs);
   read_sites(from, "sites", &report->sites);

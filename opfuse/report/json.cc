@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "opfuse/base/version.h"
+#include "opfuse/report/advice.h"
 #include "opfuse/report/parts.h"
 
 namespace opfuse::report {
@@ -69,12 +70,21 @@ void read_machine(const Fields& from, Machine* to) {
   from.read("system", &to->system);
 }
 
+Json advice_json(const Report& report) {
+  Json list = Json::array();
+  for (const Advice& one : advice_of(report))
+    list.push_back({{"text", one.text}, {"at_most", one.at_most}});
+  return list;
+}
+
 Json json_of(const StepFacts& step) {
   return {{"boundary_kind", step.boundary_kind},
           {"boundary_name", step.boundary_name},
           {"root", step.root},
           {"batch", step.batch},
-          {"operators", step.operators}};
+          {"operators", step.operators},
+          {"low_precision", step.low_precision},
+          {"low_precision_ms", step.low_precision_ms}};
 }
 
 void read_step_facts(const Fields& from, StepFacts* to) {
@@ -83,6 +93,8 @@ void read_step_facts(const Fields& from, StepFacts* to) {
   from.read("root", &to->root);
   from.read("batch", &to->batch);
   from.read("operators", &to->operators);
+  from.read("low_precision", &to->low_precision);
+  from.read("low_precision_ms", &to->low_precision_ms);
 }
 
 Json json_of(const SideTimes& side) {
@@ -207,6 +219,7 @@ std::string report_to_json(const Report& report) {
                {"sites", json_array(report.sites)},
                {"near_misses", json_array(report.near_misses)},
                {"candidates", json_array(report.candidates)},
+               {"advice", advice_json(report)},
                {"verdict", json_of(report.verdict)},
                {"steps", json_array(report.steps)},
                {"events", json_array(report.events)},

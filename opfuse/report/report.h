@@ -79,6 +79,9 @@ struct StepFacts {
   std::string root;           // class of the root module: "EfficientNet"
   int64_t batch = -1;         // -1: unknown
   int64_t operators = 0;      // leaf operators of the recorded step
+  // Matrix products and convolutions in a type of 16 bits, forward and backward: "bf16", "f16".
+  std::string low_precision;
+  double low_precision_ms = 0;
 };
 
 // One step of the main process. `wall_s` is TIME, without `data_s`.

@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "opfuse/report/advice.h"
 #include "opfuse/report/format.h"
 
 namespace opfuse::report {
@@ -257,6 +258,12 @@ void write_candidates(const Report& report, Writer* out) {
     out->wrapped("  no rule knows: ", candidate_sentence(report.candidates[i]), Style::kDim);
 }
 
+void write_advice(const Report& report, Writer* out) {
+  for (const Advice& one : advice_of(report))
+    out->wrapped("  advice: ",
+                 fmt::format("{} (predicted: at most {})", one.text, format_ratio(one.at_most)));
+}
+
 void write_trouble(const Report& report, Writer* out) {
   for (const std::string& text : report.trouble) out->wrapped("  trouble: ", text, Style::kWarning);
   for (const auto& [name, count] : report.losses)
@@ -300,6 +307,7 @@ std::string terminal_text(const Report& report, const TerminalOptions& options) 
     out.wrapped("  ", verdict_sentence(report), Style::kBold);
   write_left_alone(report, &out);
   write_candidates(report, &out);
+  write_advice(report, &out);
   write_trouble(report, &out);
   write_costs(report, &out);
   for (const std::string& step : next_steps(report)) out.wrapped("  next: ", step);

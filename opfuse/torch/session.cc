@@ -219,10 +219,11 @@ Result<Analysis*> Session::analysis_of(Step* step) {
 Result<Json> Session::find(const Json& request) {
   OPFUSE_TRY(Step * step, this->step(request));
   OPFUSE_TRY(Analysis * analysis, analysis_of(step));
-  return Json{{"operators", analysis->graph.nodes.size()},
-              {"sites", sites_json(*analysis)},
-              {"near_misses", near_misses_json(*analysis)},
-              {"candidates", candidates_json(*analysis)}};
+  const auto [low_precision, low_precision_ms] = low_precision_of(analysis->graph);
+  return Json{
+      {"operators", analysis->graph.nodes.size()},  {"low_precision", low_precision},
+      {"low_precision_ms", low_precision_ms},       {"sites", sites_json(*analysis)},
+      {"near_misses", near_misses_json(*analysis)}, {"candidates", candidates_json(*analysis)}};
 }
 
 Result<Json> Session::plan(const Json& request) {

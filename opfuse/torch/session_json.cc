@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "opfuse/base/dtype.h"
 #include "opfuse/match/words.h"
@@ -215,6 +216,28 @@ Json near_misses_json(const Analysis& analysis) {
     list.push_back(json);
   }
   return list;
+}
+
+// The type of 16 bits in which matrix products and convolutions take longest, and how many
+// milliseconds; "" where there is none.
+std::pair<std::string, double> low_precision_of(const graph::Graph& graph) {
+  static const std::set<std::string_view> products = {
+      "aten.mm",           "aten.addmm",  "aten.bmm",         "aten.baddbmm",
+      "aten.linear",       "aten.matmul", "aten.convolution", "aten.convolution_backward",
+      "aten.mkldnn_linear"};
+  std::map<std::string, double> ms;
+  for (const graph::Node& node : graph.nodes) {
+    if (node.dur_ns <= 0 || node.outputs.empty() || node.outputs[0] == graph::kNone) continue;
+    const std::string_view op = node.op;
+    if (!products.count(op.substr(0, op.find('.', op.find('.') + 1)))) continue;
+    const DType dtype = graph.values[node.outputs[0]].meta.dtype;
+    if (dtype == DType::kBF16 || dtype == DType::kF16)
+      ms[std::string(dtype_name(dtype))] += static_cast<double>(node.dur_ns) / 1e6;
+  }
+  const auto longest = std::max_element(
+      ms.begin(), ms.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (longest == ms.end()) return {};
+  return {longest->first, longest->second};
 }
 
 Json candidates_json(const Analysis& analysis) {

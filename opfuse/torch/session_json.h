@@ -20,6 +20,7 @@ Json sites_json(const Analysis& analysis);
 Json near_misses_json(const Analysis& analysis);
 // Chains that no rule knows, with their share of the step.
 Json candidates_json(const Analysis& analysis);
+std::pair<std::string, double> low_precision_of(const graph::Graph& graph);
 // Sites with what the plan makes of them (status, becomes, refusal).
 Json planned_sites_json(const rewrite::Plan& plan);  // of a plan from a file
 Json planned_sites_json(const Analysis& analysis, const rewrite::Plan& plan);

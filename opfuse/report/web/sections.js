@@ -81,10 +81,19 @@ function leversSection(report) {
   };
   const rows = report.levers.map((l) => cells(`${l.name}${l.what ? `: ${l.what}` : ""}`, l.speed, l.kept ? "kept" : l.reason));
   if (report.together.choosing.pairs > 0) rows.push(cells("everything that is kept, against the original code", report.together, ""));
-  const lines = report.levers.filter((l) => l.kept).flatMap((l) => l.lines);
-  return section("levers", "Beside operators", "Tried after the operators were decided, off and on taking turns; results do not change by a bit.",
+  const lines = report.levers.filter((l) => l.kept).flatMap((l) => [`# ${l.where || "at the top of the script"}`, ...l.lines]);
+  return section("levers", "Beside operators", "Tried after the operators were decided, off and on taking turns. Memory changes no bit; the others were proved first and may differ in rounding.",
     table(["lever", num("off"), num("on"), num("ratio"), ""], rows),
-    lines.length ? el("figure", {}, el("figcaption", {}, "At the top of the script, to keep it"), el("pre", {}, lines.join("\n"))) : null);
+    lines.length ? el("figure", {}, el("figcaption", {}, "To keep what won"), el("pre", {}, lines.join("\n"))) : null);
+}
+
+// What would have to change where nothing is legal
+
+function adviceSection(report) {
+  if (!report.advice?.length) return null;
+  const rows = report.advice.map((a) => [a.text, num(`at most ${times(a.at_most)}`)]);
+  return section("advice", "What else would help", "Predicted from the recorded step, not measured: the most it could gain if what is named cost nothing.",
+    table(["what", num("predicted")], rows));
 }
 
 // torch.compile, measured on request
