@@ -287,6 +287,17 @@ double norm(const TensorView& a) {
   return std::sqrt(sum);
 }
 
+double absolute_sum(const TensorView& a) {
+  double sum = 0;
+  with_elements(a, [&](const auto* x) {
+    for (int64_t i = 0, n = a.numel(); i < n; ++i) {
+      const double p = std::abs(static_cast<double>(load(x[i])));
+      sum += p <= kMax ? p : 0;
+    }
+  });
+  return sum;
+}
+
 bool same_bits(const TensorView& a, const TensorView& b) {
   if (a.dtype != b.dtype || a.shape != b.shape) return false;
   const size_t bytes = static_cast<size_t>(a.numel()) * dtype_size(a.dtype);

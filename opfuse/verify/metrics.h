@@ -61,6 +61,7 @@ bool same_accuracy(const TensorError& error);
 // Euclidean norm of a - b, in double; infinite when NaN or infinities stand at different positions.
 double difference_norm(const TensorView& a, const TensorView& b);
 double norm(const TensorView& a);
+double absolute_sum(const TensorView& a);
 // Bitwise equal, NaN included.
 bool same_bits(const TensorView& a, const TensorView& b);
 

@@ -137,6 +137,35 @@ TEST(StepVerdict, RefusesATargetThatRoundsManyTimesMore) {
   EXPECT_EQ(evaluator.replays, 1 + 2 + 1 + 1 + 3);
 }
 
+TEST(StepVerdict, AMeanThatCancelsIsMeasuredByTheSpreadBesideIt) {
+  const auto step = [](const std::string& y, const std::string& label) {
+    return parse(kHead + "%m: f32[4] \"buffer:bn.running_mean\"\n%v: f32[4] \"" + label + "\"\n" +
+                 y +
+                 R"(%s2: f32[4] = aten.sigmoid(%h)
+%y2: f32[4] = aten.mul.Tensor(%h, %s2)
+%n: f32[4] = aten.neg(%m)
+%zero: f32[4] alias[%m] = aten.add_.Tensor(%m, %n)
+%minus: f32[4] = aten.neg(%y2)
+%nothing: f32[4] = aten.add.Tensor(%y, %minus)
+%mean: f32[4] alias[%m] = aten.add_.Tensor(%zero, %nothing)
+%variance: f32[4] alias[%v] = aten.add_.Tensor(%v, %v)
+%loss: f32[] = aten.neg(%x)
+%one: f32[] = aten.ones_like(%loss)
+)" + kTail);
+  };
+  const std::string chain = "%s: f32[4] = aten.sigmoid(%h)\n%y: f32[4] = aten.mul.Tensor(%h, %s)\n";
+  const std::string fused = "%y: f32[4] = aten.silu(%h)\n";
+  ReferenceEvaluator evaluator;
+  evaluator.rounding = 4;
+  const std::string beside = "buffer:bn.running_var";
+  const StepVerdict verdict = prove_step(evaluator, step(chain, beside), step(fused, beside));
+  EXPECT_TRUE(verdict.accepted) << verdict.reason;
+  const std::string other = "buffer:other";
+  const StepVerdict alone = prove_step(evaluator, step(chain, other), step(fused, other));
+  EXPECT_FALSE(alone.accepted);
+  EXPECT_THAT(alone.reason, HasSubstr("running_mean"));
+}
+
 TEST(StepVerdict, ClaimsNothingOfAStepThatDoesNotReplay) {
   ReferenceEvaluator evaluator;
   evaluator.wrong = 1;
