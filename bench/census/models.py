@@ -42,7 +42,7 @@ def _vision(config: str, model: str, size: int = 64, **options):
     return network, lambda net: net(pixel_values=images, labels=labels).loss
 
 
-def _without_torchvision():
+def without_torchvision():
     """timm imports names of torchvision that no model here uses; it need not be installed."""
     if "torchvision" in sys.modules:
         return
@@ -69,7 +69,7 @@ def _without_torchvision():
 
 
 def _timm(name: str, size: int = 64, **options):
-    _without_torchvision()
+    without_torchvision()
     import timm
 
     network = timm.create_model(name, pretrained=False, num_classes=10, **options)
