@@ -48,6 +48,7 @@ std::string format_rate(double per_second) {
 std::string format_ratio(double ratio) { return fmt::format("{:.2f}x", ratio); }
 
 std::string format_interval(const verify::RatioInterval& interval) {
+  if (interval.high <= 0) return fmt::format("{:.2f}x", interval.ratio);  // too few pairs for one
   return fmt::format("{:.2f}x [{:.2f}, {:.2f}]", interval.ratio, interval.low, interval.high);
 }
 

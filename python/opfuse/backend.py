@@ -21,7 +21,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._higher_order_ops.wrap import tag_activation_checkpoint
 from torch.fx import GraphModule, Interpreter, Node
+from torch.utils.checkpoint import checkpoint
 
 from opfuse import capture, library, native
 from opfuse.chain_proof import Proof
@@ -126,6 +128,7 @@ def compile_graph(
     """
     report = Report()
     _REPORTS.append(report)
+    _keep_checkpoints(graph)
     started = time.perf_counter()
     try:
         chains = _find(graph, inputs, allow, report)
@@ -138,6 +141,32 @@ def compile_graph(
         log.info("%s", report)
         return graph.forward
     return _Callable(graph, chains, report)
+
+
+def _keep_checkpoints(graph: GraphModule) -> None:
+    """Has torch.utils.checkpoint save what wants gradients alone, as in eager code.
+
+    In a captured graph the buffers of the checkpointed modules are arguments; saved, they could not
+    be written any more, which a batch norm does.
+    """
+    found = [n for n in graph.graph.nodes if n.target is tag_activation_checkpoint]
+    for node in found:
+        node.target = _checkpointed
+    if found:
+        graph.recompile()
+
+
+def _checkpointed(body: Any, *args: Any, **options: Any) -> Any:
+    options, own = tag_activation_checkpoint.divide_kwargs(options)
+    wanting = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor) and a.requires_grad]
+
+    def run(*given: Any) -> Any:
+        filled = list(args)
+        for index, value in zip(wanting, given):
+            filled[index] = value
+        return body(*filled, **own)
+
+    return checkpoint(run, *(args[index] for index in wanting), **options)
 
 
 def _find(graph: GraphModule, inputs: list[Any], allow: str, report: Report) -> list[Chain]:
