@@ -100,6 +100,30 @@ def test_layout_moves_and_takes_back_weights_gradients_and_state(optimizer):
         assert "grad" in name or identity == before[name][2]
 
 
+def test_other_modes_and_sizes_have_the_old_layout():
+    model = Small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    trained(model, optimizer)
+    lever = LayoutLever(context(model, optimizer))
+    for _ in lever.prepare():
+        trained(model, optimizer, 1)
+    seen = []
+    model.conv.register_forward_hook(
+        lambda *_: seen.append(model.conv.weight.is_contiguous(memory_format=torch.channels_last))
+    )
+    lever.set(True)
+    trained(model, optimizer, 1)
+    model.eval()(torch.randn(4, 3, 8, 8))
+    model.train()
+    with torch.no_grad():
+        model(torch.randn(4, 3, 8, 8))
+    model(torch.randn(4, 3, 9, 9))
+    trained(model, optimizer, 1)
+    assert seen == [True, False, False, False, True]
+    lever.drop()
+    assert model.conv.weight.is_contiguous() and not model._forward_pre_hooks
+
+
 def refused(lever, *arguments):
     with pytest.raises(LeverRefused) as error:
         lever(context(*arguments))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from opfuse import native
+from opfuse.boundary import Hook, signature_of
 from opfuse.levers.lever import Context, Lever, LeverRefused, Steps, devices_of
 
 _CONVOLUTIONS = (torch.nn.Conv2d, torch.nn.ConvTranspose2d)
@@ -21,7 +22,8 @@ class LayoutLever(Lever):
 
     The values stay, bit for bit; sums in convolutions and norms may run in another order. A
     recorded step is replayed with these weights first, so that a `.view()` that such activations do
-    not have is an error there and not in the program.
+    not have is an error there and not in the program. Calls of the model in another mode or of
+    other sizes than in that step, as in a validation, have the old layout.
     """
 
     name = "layout"
@@ -46,9 +48,17 @@ class LayoutLever(Lever):
         if all(_is_channels_last(p) for p in self._parameters):
             raise LeverRefused("the weights are in channels_last already")
         self._strides = {id(p): p.stride() for p in self._parameters}
+        self._root = root
+        self._known: set[Any] = set()  # how the root was called in the replayed step
+        self._moved = False
+        self._guard: Any = None
 
     def prepare(self) -> Steps:
-        number = yield from self._context.record()
+        watch = self._root.register_forward_pre_hook(Hook(self._learn), with_kwargs=True)
+        try:
+            number = yield from self._context.record()
+        finally:
+            watch.remove()
         try:
             verdict = self._context.session.call("prove_layout", record=number)
         except native.NativeError as error:
@@ -68,15 +78,33 @@ class LayoutLever(Lever):
     def set(self, on: bool) -> None:
         if on == self.on:
             return
+        if on:
+            hook = Hook(self._follow)
+            self._guard = self._root.register_forward_pre_hook(hook, with_kwargs=True)
+        else:
+            self._guard.remove()
+        self._move(on)
+        self.on = on
+
+    def _learn(self, module: Any, arguments: Any, keywords: Any) -> None:
+        self._known.add(_call_of(module, arguments, keywords))
+
+    def _follow(self, module: Any, arguments: Any, keywords: Any) -> None:
+        self._move(_call_of(module, arguments, keywords) in self._known)
+
+    @torch.no_grad()
+    def _move(self, there: bool) -> None:
+        if there == self._moved:
+            return
         for tensor, strides in self._tensors():
-            if on:
+            if there:
                 tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
             else:
                 restored = torch.empty_strided(
                     tensor.shape, strides, dtype=tensor.dtype, device=tensor.device
                 )
                 tensor.data = restored.copy_(tensor.data)
-        self.on = on
+        self._moved = there
 
     def _tensors(self) -> Iterator[tuple[Any, tuple[int, ...]]]:
         """The weights, their gradients and state of their shape, with the weight's old strides."""
@@ -89,6 +117,10 @@ class LayoutLever(Lever):
             for value in state.values():
                 if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
                     yield value, strides
+
+
+def _call_of(module: Any, arguments: Any, keywords: Any) -> tuple[Any, ...]:
+    return module.training, torch.is_grad_enabled(), signature_of((arguments, keywords))
 
 
 def _is_channels_last(tensor: Any) -> bool:
