@@ -137,5 +137,8 @@ def _check_alone(name: str, parameter: Any) -> None:
         raise LeverRefused(f"{name} is a view of another tensor")
     if parameter.untyped_storage().nbytes() != parameter.numel() * parameter.element_size():
         raise LeverRefused(f"{name} lies in a larger buffer, together with others")
-    if torch._C._storage_Use_Count(parameter.untyped_storage()._cdata) > _OWN_REFERENCES:
+    count = getattr(torch._C, "_storage_Use_Count", None)
+    if count is None:
+        raise LeverRefused("this torch does not say who uses a weight's memory")
+    if count(parameter.untyped_storage()._cdata) > _OWN_REFERENCES:
         raise LeverRefused(f"another tensor uses the memory of {name}")
