@@ -33,7 +33,8 @@ test: ## All tests: C++, then Python and the browser; at most 15 minutes on 2 co
 	@tools/build.sh $(PRESET) all
 	@tools/test.sh $(PRESET)
 
-test-all: test ## The tests, the C++ tests again under the sanitizers, and fuzzing
+test-all: ## The tests, convergence too, the C++ tests again under the sanitizers, and fuzzing
+	@OPFUSE_TEST_ALL=1 $(MAKE) test
 	@tools/build.sh asan all
 	@ctest --preset asan --progress
 	@if command -v clang++ >/dev/null; then tools/fuzz.sh; \
