@@ -22,15 +22,20 @@ function firstScreen(report, steps) {
       el("div", {}, evidence(report, steps), nextBlock(report))));
 }
 
+// What the verdict is about: everything that is kept, the one lever that is, or the operators.
+function verdictSpeed(report) {
+  const kept = report.levers.filter((l) => l.kept);
+  if (report.together.choosing.pairs) return [report.together, "original ÷ everything that is kept"];
+  if (kept.length && report.speed.outcome !== "tuned") return [kept[0].speed, `without ÷ with the lever ${kept[0].name}`];
+  return [report.speed, "original ÷ replaced"];
+}
+
 function ratioBlock(report) {
-  const lever = report.levers.find((l) => l.kept);
-  const alone = !report.speed.choosing.pairs && lever;
-  const speed = alone ? lever.speed : report.speed;
+  const [speed, sides] = verdictSpeed(report);
   const {choosing, headline_wall: wall} = speed;
   const best = wall.pairs > 0 ? wall : choosing;
   if (!best.pairs) return progressBlock(report);
-  const {old, new: replaced} = report.sides;
-  const sides = alone ? `without ÷ with the lever ${lever.name}` : "original ÷ replaced";
+  const batch = report.step.batch * Math.max(1, report.run.world_size);
   return el("div", {class: `ratio ${report.outcome}`},
     el("p", {class: "big"}, times(best.ratio)),
     el("div", {class: "ratio-side"},
@@ -38,8 +43,8 @@ function ratioBlock(report) {
       el("p", {class: "note"}, wall.pairs > 0 ? `step time, ${sides}, from ${plural(best.pairs, "fresh pair")} measured after the choice`
         : `step time, ${sides}, from ${plural(best.pairs, "pair")}`),
       beforeAfter("TIME", formatSeconds(speed.old_step_s), formatSeconds(speed.new_step_s)),
-      old.images_per_s > 0 && replaced.images_per_s > 0
-        ? beforeAfter("images/s", formatRate(old.images_per_s), formatRate(replaced.images_per_s)) : null));
+      batch > 0 && speed.old_step_s > 0 && speed.new_step_s > 0
+        ? beforeAfter("images/s", formatRate(batch / speed.old_step_s), formatRate(batch / speed.new_step_s)) : null));
 }
 
 function beforeAfter(name, a, b) {
