@@ -160,6 +160,15 @@ TEST(Terminal, ALeverAloneIsTheVerdict) {
   EXPECT_THAT(terminal_text(report), HasSubstr("the model is on cuda"));
 }
 
+TEST(Terminal, ANotebookIsToldWhatItCanDo) {
+  Report report = report_of("tuned");
+  report.run.command = {"notebook"};
+  EXPECT_THAT(next_steps(report), testing::Contains(HasSubstr("change the cells as")));
+  EXPECT_THAT(next_steps(report), testing::Not(testing::Contains(HasSubstr("opfuse run"))));
+  report.outcome = Outcome::kUndecided;
+  EXPECT_THAT(next_steps(report), testing::Contains(HasSubstr("with opfuse.tune(budget=256):")));
+}
+
 TEST(Terminal, EachOutcomeSaysItsVerdict) {
   const std::pair<const char*, const char*> expected[] = {
       {"nothing_found",

@@ -283,6 +283,16 @@ std::string directory_of(const Report& report) {
   return report.run.report_dir.empty() ? "opfuse-report/latest" : report.run.report_dir;
 }
 
+// Typed into a notebook, where no command starts it again.
+bool in_notebook(const Report& report) {
+  return report.run.command == std::vector<std::string>{"notebook"};
+}
+
+std::string tune_for(const Report& report, int steps) {
+  if (in_notebook(report)) return fmt::format("with opfuse.tune(budget={}):", steps);
+  return fmt::format("opfuse tune --budget {} -- {}", steps, shell_quoted(report.run.command));
+}
+
 void add_edit_steps(const Report& report, std::vector<std::string>* steps) {
   for (const Lever& lever : report.levers)
     if (lever.kept)
@@ -295,7 +305,10 @@ void add_edit_steps(const Report& report, std::vector<std::string>* steps) {
                                       [](const Diff& diff) { return !diff.package.empty(); });
   const bool in_project = std::any_of(report.diffs.begin(), report.diffs.end(),
                                       [](const Diff& diff) { return diff.package.empty(); });
-  if (in_project) steps->push_back("Keep the edit: `opfuse apply " + dir + "`, then commit it.");
+  if (in_notebook(report))
+    steps->push_back("Keep the edit: change the cells as " + dir + "/changes.diff says.");
+  else if (in_project)
+    steps->push_back("Keep the edit: `opfuse apply " + dir + "`, then commit it.");
   const bool own = std::any_of(report.sites.begin(), report.sites.end(), [](const Site& site) {
     return is_kept(site) && site.target.starts_with("opfuse.");
   });
@@ -310,8 +323,9 @@ void add_edit_steps(const Report& report, std::vector<std::string>* steps) {
     steps->push_back(
         "The code belongs to an installed package: make the change in its source, or "
         "use the plan below.");
-  steps->push_back("Use the plan from the first step on, without measuring: `opfuse run --plan " +
-                   dir + "/plan.json -- " + shell_quoted(report.run.command) + "`.");
+  if (!in_notebook(report))
+    steps->push_back("Use the plan from the first step on, without measuring: `opfuse run --plan " +
+                     dir + "/plan.json -- " + shell_quoted(report.run.command) + "`.");
 }
 
 void add_refusal_steps(const Report& report, std::vector<std::string>* steps) {
@@ -368,10 +382,10 @@ std::vector<std::string> next_steps(const Report& report) {
       add_refusal_steps(report, &steps);
       break;
     case Outcome::kUndecided:
-      steps.push_back(
-          fmt::format("Measure longer: `opfuse tune --budget {} -- {}`, with at least "
-                      "that many steps, on a machine with nothing else to do.",
-                      std::max(256, 4 * report.speed.counted_steps), command));
+      steps.push_back(fmt::format(
+          "Measure longer: `{}`, with at least that many steps, on a machine with nothing else to "
+          "do.",
+          tune_for(report, std::max(256, 4 * report.speed.counted_steps))));
       break;
     case Outcome::kFailed:
       steps.push_back("Check the installation: `opfuse doctor`.");
