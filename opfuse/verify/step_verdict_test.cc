@@ -38,8 +38,9 @@ class ReferenceEvaluation : public Evaluation {
 class ReferenceEvaluator : public Evaluator {
  public:
   int replays = 0;
-  int wrong = 0;        // hashes that differ in an exact replay
-  double rounding = 1;  // a kernel of the target that rounds this much more than the chain
+  int wrong = 0;             // hashes that differ in an exact replay
+  double rounding = 1;       // a kernel of the target that rounds this much more than the chain
+  bool rounds_moved = true;  // does so too when its externals are moved
 
   Result<std::unique_ptr<Evaluation>> replay(const Graph& graph,
                                              const ReplayOptions& options) override {
@@ -56,7 +57,8 @@ class ReferenceEvaluator : public Evaluator {
       v[id] = data;
     }
     for (const graph::Node& node : graph.nodes) {
-      const std::vector<double> result = apply(node, v, options.f64);
+      const bool rounds = !options.f64 && (rounds_moved || options.perturb_seed == 0);
+      const std::vector<double> result = apply(node, v, options.f64, rounds ? rounding : 1);
       for (ValueId id : node.outputs) v[id] = result;
       for (ValueId id : node.written) v[id] = result;
     }
@@ -76,8 +78,9 @@ class ReferenceEvaluator : public Evaluator {
                : std::nextafter(static_cast<float>(x), static_cast<float>(to > 0 ? 1e30 : -1e30));
   }
 
-  std::vector<double> apply(const graph::Node& node, std::map<ValueId, std::vector<double>>& v,
-                            bool f64) const {
+  static std::vector<double> apply(const graph::Node& node,
+                                   std::map<ValueId, std::vector<double>>& v, bool f64,
+                                   double rounding) {
     const auto& a = v.at(node.inputs[0].values[0]);
     const auto& b = node.inputs.size() > 1 && !node.inputs[1].values.empty()
                         ? v.at(node.inputs[1].values[0])
@@ -92,7 +95,7 @@ class ReferenceEvaluator : public Evaluator {
                  : node.op == "aten.neg"        ? -a[i]
                  : node.op == "aten.ones_like"  ? 1.0
                                                 : a[i] + b[i];
-      if (!f64 && node.op == "aten.silu") r *= 1 + (rounding - 1) * 0x1p-24;
+      if (node.op == "aten.silu") r *= 1 + (rounding - 1) * 0x1p-24;
       result.push_back(f64 ? r : static_cast<float>(r));
     }
     return result;
@@ -164,6 +167,38 @@ TEST(StepVerdict, AMeanThatCancelsIsMeasuredByTheSpreadBesideIt) {
   const StepVerdict alone = prove_step(evaluator, step(chain, other), step(fused, other));
   EXPECT_FALSE(alone.accepted);
   EXPECT_THAT(alone.reason, HasSubstr("running_mean"));
+}
+
+// %g is a gradient; the chain or the target makes it.
+std::string with_gradient(const std::string& made) {
+  return kHead + "backward MulBackward0 #0 {\n" + made +
+         "}\nbackward \"torch::autograd::AccumulateGrad\" #1 {\n"
+         "%d: f32[4] alias[%g] = aten.detach(%g)\n}\n";
+}
+const std::string kGradientByChain =
+    with_gradient("%s: f32[4] = aten.sigmoid(%h)\n%g: f32[4] = aten.mul.Tensor(%h, %s)\n");
+const std::string kGradientByTarget = with_gradient("%g: f32[4] = aten.silu(%h)\n");
+
+TEST(StepVerdict, RefusesGradientsThatAreFurtherAwayInEveryReplay) {
+  ReferenceEvaluator evaluator;
+  evaluator.rounding = 20;
+  const StepVerdict verdict =
+      prove_step(evaluator, parse(kGradientByChain), parse(kGradientByTarget));
+  EXPECT_FALSE(verdict.accepted);
+  EXPECT_LE(verdict.run_floors, 8);
+  EXPECT_THAT(verdict.reason, HasSubstr("gradients are further from fp64 than the original's"));
+  EXPECT_THAT(verdict.reason, HasSubstr("of their norm; rounding moves the original's by at most"));
+  EXPECT_EQ(evaluator.replays, 1 + 2 + 1 + 1 + 3 + 3);
+}
+
+TEST(StepVerdict, AcceptsGradientsThatAreFurtherAwayInOneReplayOnly) {
+  ReferenceEvaluator evaluator;
+  evaluator.rounding = 20;
+  evaluator.rounds_moved = false;
+  const StepVerdict verdict =
+      prove_step(evaluator, parse(kGradientByChain), parse(kGradientByTarget));
+  EXPECT_TRUE(verdict.accepted) << verdict.reason;
+  EXPECT_EQ(evaluator.replays, 1 + 2 + 1 + 1 + 3 + 2);
 }
 
 TEST(StepVerdict, ClaimsNothingOfAStepThatDoesNotReplay) {
