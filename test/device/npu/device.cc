@@ -17,12 +17,40 @@ namespace {
 constexpr c10::DeviceType kType = c10::DeviceType::PrivateUse1;
 const c10::Device kDevice(kType, 0);
 
+std::atomic<long> in_use{0};
+std::atomic<long> peak{0};
+
+/// Its size lies before each block, so that what is given back is known.
+constexpr size_t kHead = 64;
+
+void free_counted(void* data) {
+  if (data == nullptr) {
+    return;
+  }
+  auto* const block = static_cast<char*>(data) - kHead;
+  in_use -= *reinterpret_cast<long*>(block);
+  c10::free_cpu(block);
+}
+
+void* alloc_counted(size_t bytes) {
+  if (bytes == 0) {
+    return nullptr;
+  }
+  auto* const block = static_cast<char*>(c10::alloc_cpu(bytes + kHead));
+  *reinterpret_cast<long*>(block) = static_cast<long>(bytes);
+  const long now = in_use += static_cast<long>(bytes);
+  long highest = peak;
+  while (now > highest && !peak.compare_exchange_weak(highest, now)) {
+  }
+  return block + kHead;
+}
+
 struct Memory final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
-    void* const data = bytes == 0 ? nullptr : c10::alloc_cpu(bytes);
-    return {data, data, &c10::free_cpu, kDevice};
+    void* const data = alloc_counted(bytes);
+    return {data, data, &free_counted, kDevice};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return &c10::free_cpu; }
+  c10::DeleterFnPtr raw_deleter() const override { return &free_counted; }
   void copy_data(void* to, const void* from, size_t bytes) const override {
     default_copy_data(to, from, bytes);
   }
@@ -103,3 +131,13 @@ const bool registered = [] {
 
 }  // namespace
 }  // namespace standin
+
+extern "C" {
+
+/// Bytes of the device's memory that tensors hold, and the most since the last reset.
+long standin_memory_in_use() { return standin::in_use; }
+long standin_memory_peak() { return standin::peak; }
+void standin_reset_memory_peak() { standin::peak = standin::in_use.load(); }
+/// 1 while memory of the device comes from its own allocator.
+int standin_allocates() { return c10::GetAllocator(standin::kType) == &standin::memory; }
+}

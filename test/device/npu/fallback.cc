@@ -53,15 +53,11 @@ Values changed(const Values& values, Change change) {
 }
 
 at::Tensor to_meta(const at::Tensor& tensor) {
-  if (!tensor.defined()) {
+  // A number stays one on the host, where meta kernels that are in Python take it.
+  if (!tensor.defined() || tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
     return tensor;
   }
-  at::Tensor meta =
-      at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kMeta));
-  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
-    meta.unsafeGetTensorImpl()->set_wrapped_number(true);
-  }
-  return meta;
+  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kMeta));
 }
 
 at::Tensor to_device(const at::Tensor& tensor) {
@@ -151,7 +147,7 @@ std::optional<Values> shapes(const c10::OperatorHandle& op, const Values& argume
     Values results = run(op, meta);
     resize_outputs(op.schema(), arguments, meta);
     return results;
-  } catch (const std::exception&) {
+  } catch (const std::exception& e) { fprintf(stderr, "META %s: %.300s\n", op.schema().name().c_str(), e.what());
     return std::nullopt;  // the CPU kernel, run at once, says what is wrong
   }
 }

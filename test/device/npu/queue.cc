@@ -23,14 +23,10 @@ struct Task {
 class Queue {
  public:
   void put(Task task) {
+    const auto end = std::chrono::steady_clock::now() + seconds_of(launch_times_, task.name);
     drop_done();
-    std::lock_guard lock(mutex_);
-    if (!started_) {
-      std::thread([this] { work(); }).detach();
-      started_ = true;
-    }
-    tasks_.push_back(std::move(task));
-    changed_.notify_all();
+    add(std::move(task));
+    std::this_thread::sleep_until(end);
   }
 
   void wait() {
@@ -51,12 +47,43 @@ class Queue {
     durations_[name] = seconds;
   }
 
+  void set_launch_time(const std::string& name, double seconds) {
+    std::lock_guard lock(mutex_);
+    launch_times_[name] = seconds;
+  }
+
   long synchronizations() {
     std::lock_guard lock(mutex_);
     return synchronizations_;
   }
 
+  long launches(const std::string& name) {
+    std::lock_guard lock(mutex_);
+    const auto found = launches_.find(name);
+    return found == launches_.end() ? 0 : found->second;
+  }
+
  private:
+  using Seconds = std::chrono::duration<double>;
+  using Times = std::map<std::string, double>;
+
+  Seconds seconds_of(const Times& times, const std::string& name) {
+    std::lock_guard lock(mutex_);
+    const auto found = times.find(name);
+    return Seconds(found == times.end() ? 0 : found->second);
+  }
+
+  void add(Task task) {
+    std::lock_guard lock(mutex_);
+    if (!started_) {
+      std::thread([this] { work(); }).detach();
+      started_ = true;
+    }
+    ++launches_[task.name];
+    tasks_.push_back(std::move(task));
+    changed_.notify_all();
+  }
+
   void work() {
     std::unique_lock lock(mutex_);
     for (;;) {
@@ -64,10 +91,8 @@ class Queue {
       Task task = std::move(tasks_.front());
       tasks_.pop_front();
       busy_ = true;
-      const auto found = durations_.find(task.name);
-      const double seconds = found == durations_.end() ? 0 : found->second;
       lock.unlock();
-      run(task, seconds);
+      run(task, seconds_of(durations_, task.name));
       lock.lock();
       busy_ = false;
       done_.push_back(std::move(task));
@@ -75,8 +100,8 @@ class Queue {
     }
   }
 
-  void run(Task& task, double seconds) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  void run(Task& task, Seconds at_least) {
+    const auto end = std::chrono::steady_clock::now() + at_least;
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const at::DisableRecordFunctionGuard unseen;  // a device's kernels are not the host's operators
     try {
@@ -104,7 +129,9 @@ class Queue {
   std::condition_variable changed_;
   std::deque<Task> tasks_;
   std::deque<Task> done_;
-  std::map<std::string, double> durations_;
+  Times durations_;
+  Times launch_times_;
+  std::map<std::string, long> launches_;
   std::exception_ptr failure_;
   long synchronizations_ = 0;
   bool started_ = false;
@@ -123,7 +150,11 @@ void enqueue(const std::string& name, std::function<void()> task) {
 }
 void synchronize() { queue().wait(); }
 void set_duration(const std::string& name, double seconds) { queue().set_duration(name, seconds); }
+void set_launch_time(const std::string& name, double seconds) {
+  queue().set_launch_time(name, seconds);
+}
 long synchronizations() { return queue().synchronizations(); }
+long launches(const std::string& name) { return queue().launches(name); }
 
 }  // namespace standin
 
@@ -135,7 +166,11 @@ const char* standin_error();
 void standin_set_duration(const char* name, double seconds) {
   standin::set_duration(name, seconds);
 }
+void standin_set_launch_time(const char* name, double seconds) {
+  standin::set_launch_time(name, seconds);
+}
 long standin_synchronizations() { return standin::synchronizations(); }
+long standin_launches(const char* name) { return standin::launches(name); }
 
 static thread_local std::string error;
 

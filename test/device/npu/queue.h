@@ -16,7 +16,13 @@ void synchronize();
 /// Kernels of this name take at least so many seconds of device time.
 void set_duration(const std::string& name, double seconds);
 
+/// Launching a kernel of this name takes the program at least so many seconds.
+void set_launch_time(const std::string& name, double seconds);
+
 /// How often `synchronize` was called, by whomever.
 long synchronizations();
+
+/// How many kernels of this name were queued.
+long launches(const std::string& name);
 
 }  // namespace standin

@@ -19,6 +19,10 @@ torch.ops.load_library(_library)
 _native = ctypes.CDLL(_library)
 _native.standin_error.restype = ctypes.c_char_p
 _native.standin_set_duration.argtypes = [ctypes.c_char_p, ctypes.c_double]
+_native.standin_set_launch_time.argtypes = [ctypes.c_char_p, ctypes.c_double]
+_native.standin_launches.argtypes = [ctypes.c_char_p]
+for _count in ("synchronizations", "launches", "memory_in_use", "memory_peak"):
+    getattr(_native, f"standin_{_count}").restype = ctypes.c_long
 
 
 def synchronize(device=None):
@@ -38,6 +42,11 @@ npu._is_in_bad_fork = lambda: False
 npu.get_amp_supported_dtype = lambda: [torch.float16, torch.bfloat16]
 npu.get_rng_state = lambda device=None: torch.get_rng_state()
 npu.set_rng_state = lambda state, device=None: torch.set_rng_state(state)
+
+
+npu.memory_allocated = lambda device=None: _native.standin_memory_in_use()
+npu.max_memory_allocated = lambda device=None: _native.standin_memory_peak()
+npu.reset_peak_memory_stats = lambda device=None: _native.standin_reset_memory_peak()
 
 
 class NPUGraph:
@@ -71,9 +80,24 @@ def set_duration(kernel: str, seconds: float) -> None:
     _native.standin_set_duration(kernel.encode(), seconds)
 
 
+def set_launch_time(kernel: str, seconds: float) -> None:
+    """Launching a kernel of this name takes the program at least so long."""
+    _native.standin_set_launch_time(kernel.encode(), seconds)
+
+
 def synchronizations() -> int:
     """How often anybody has waited for the device."""
     return _native.standin_synchronizations()
+
+
+def launches(kernel: str) -> int:
+    """How many kernels of this name were queued so far."""
+    return _native.standin_launches(kernel.encode())
+
+
+def allocates() -> bool:
+    """Does the device's memory come from its own allocator?"""
+    return bool(_native.standin_allocates())
 
 
 # Under the names by which the wheel has them.
