@@ -232,6 +232,8 @@ torch::jit::Stack make_stack(const Operation& operation, const TensorSource& ten
               static_cast<int64_t>(raised(static_cast<c10::ScalarType>(value.toInt()))));
         else if (raise && argument.is_dtype && value.isNone() && !operation.reads_tensors)
           stack.emplace_back(static_cast<int64_t>(raised(result)));
+        else if (raise && value.isDevice())
+          stack.emplace_back(c10::Device(c10::kCPU));
         else
           stack.push_back(value.isList() ? value.deepcopy() : value);
         break;

@@ -47,7 +47,8 @@ Result<Operation> make_operation(const graph::Graph& graph, graph::NodeId node,
 c10::ScalarType raised(c10::ScalarType dtype);
 
 // The arguments as a stack. `raise`: dtype arguments and dtype-less factories of floating results
-// give double; `result` is the recorded dtype of the first result.
+// give double, and a device is the CPU: others may have no fp64. `result` is the recorded dtype of
+// the first result.
 torch::jit::Stack make_stack(const Operation& operation, const TensorSource& tensors, bool raise,
                              c10::ScalarType result);
 

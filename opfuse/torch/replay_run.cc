@@ -182,7 +182,6 @@ class Run {
     torch::jit::Stack stack;
     try {
       stack = make_stack(operation, source, options_.f64, result);
-      if (options_.f64) use_host(&stack);
       if (options_.channels_last && reshapes(graph_, node))
         stack = {reshaped(node, stack)};
       else
