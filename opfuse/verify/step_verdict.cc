@@ -83,9 +83,10 @@ void add_loss(const Graph& graph, std::vector<StepOutput>* outputs) {
   }
 }
 
-// Without a backward pass: what the step made last and nothing read again. What a rewriting added
-// beside the value that it replaced (the root of a norm) is no result of the step.
-void add_last_results(const Graph& graph, ValueId added_from, std::vector<StepOutput>* outputs) {
+// Without a backward pass: what the step made last and nothing read again. What an operator of a
+// rewriting, which no event recorded, gives beside the value that is read (the root of a norm) is
+// no result of the step.
+void add_last_results(const Graph& graph, std::vector<StepOutput>* outputs) {
   std::vector<bool> read(graph.values.size());
   for (const Node& node : graph.nodes)
     for (const graph::Input& input : node.inputs)
@@ -94,8 +95,8 @@ void add_last_results(const Graph& graph, ValueId added_from, std::vector<StepOu
   for (const Node& node : graph.nodes)
     for (ValueId value : node.outputs) {
       if (value == kNone || read[value] || !is_floating(graph.values[value].meta.dtype)) continue;
-      const auto known = [&](ValueId other) { return other != kNone && other < added_from; };
-      if (!known(value) && std::ranges::any_of(node.outputs, known)) continue;
+      const auto is_read = [&](ValueId other) { return other != kNone && read[other]; };
+      if (node.event == kNone && std::ranges::any_of(node.outputs, is_read)) continue;
       outputs->push_back(
           {"result " + std::to_string(outputs->size() + 1), OutputKind::kState, value});
     }
@@ -135,13 +136,12 @@ class StepProof {
 
   Status prepare() {
     outputs_ = step_outputs(original_);
-    const auto added_from = static_cast<ValueId>(original_.values.size());
-    std::vector<StepOutput> others = step_outputs(rewritten_, added_from);
+    std::vector<StepOutput> others = step_outputs(rewritten_);
     if (outputs_.empty()) return Error{"the step has no loss, gradient or state to compare"};
     if (outputs_.size() != others.size())
       return Error{"the rewritten step has " + std::to_string(others.size()) +
                    " results, expected " + std::to_string(outputs_.size())};
-    const std::vector<StepOutput> fp64 = step_outputs(in_fp64(), added_from);
+    const std::vector<StepOutput> fp64 = step_outputs(in_fp64());
     if (fp64.size() != outputs_.size())
       return Error{"the step rewritten for fp64 has " + std::to_string(fp64.size()) +
                    " results, expected " + std::to_string(outputs_.size())};
@@ -401,13 +401,13 @@ class StepProof {
 
 }  // namespace
 
-std::vector<StepOutput> step_outputs(const Graph& graph, ValueId added_from) {
+std::vector<StepOutput> step_outputs(const Graph& graph) {
   std::vector<StepOutput> outputs;
   add_loss(graph, &outputs);
   add_gradients(graph, &outputs);
   const bool backward = !outputs.empty();
   add_state(graph, &outputs);
-  if (!backward) add_last_results(graph, added_from, &outputs);
+  if (!backward) add_last_results(graph, &outputs);
   return outputs;
 }
 

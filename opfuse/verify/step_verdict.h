@@ -4,7 +4,6 @@
 // moved by 1 ulp), then in the run's dtype. Works on any Evaluator. Values are named by the
 // original graph; a rewritten graph keeps the ValueIds of what it did not touch.
 
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,10 +25,7 @@ struct StepOutput {
 
 // The loss (what backward starts from), every gradient that reaches a leaf, and the last value of
 // every external storage that the step writes; without a backward pass, the step's last results.
-// In a rewritten graph values from `added_from` on are those that the original does not have.
-std::vector<StepOutput> step_outputs(
-    const graph::Graph& graph,
-    graph::ValueId added_from = std::numeric_limits<graph::ValueId>::max());
+std::vector<StepOutput> step_outputs(const graph::Graph& graph);
 
 // A floor only grows with the replays that make it, so the step is judged after each and accepted
 // by the first that suffices: further replays could not change that verdict. Leaving some out

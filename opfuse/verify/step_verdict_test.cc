@@ -263,5 +263,16 @@ backward "torch::autograd::AccumulateGrad" #1 {
   EXPECT_EQ(step_outputs(graph)[1].name, "grad of w");
 }
 
+TEST(StepOutputs, AreNotWhatATargetGivesBesideItsResult) {
+  Graph graph = parse(R"(
+%x: f32[4]
+%y: f32[4], %root: f32[1] = npu.norm(%x)
+%z: f32[4] = aten.neg(%y)
+)");
+  ASSERT_EQ(step_outputs(graph).size(), 1u);
+  graph.nodes[0].event = 0;  // recorded: the script itself made it
+  EXPECT_EQ(step_outputs(graph).size(), 2u);
+}
+
 }  // namespace
 }  // namespace opfuse::verify
