@@ -73,9 +73,9 @@ class Program:
         )  # fmt: skip
         return process, out
 
-    def __call__(self, *flags, **options) -> Finished:
+    def __call__(self, *flags, timeout=120, **options) -> Finished:
         process, out = self.start(*flags, **options)
-        stdout, stderr = process.communicate(timeout=120)
+        stdout, stderr = process.communicate(timeout=timeout)
         return Finished(process.returncode, stdout, stderr, out)
 
     def apply(self, *words, cwd=None):

@@ -104,6 +104,46 @@ def test_it_trains_as_before_and_as_on_the_cpu(tuned, device_env):
     assert plain == pytest.approx(train(device_env, 60, names(RULES), "cpu"), rel=1e-4)
 
 
+def test_after_a_rollback_the_script_is_as_it_was(program, device_env):
+    """Both operators lose: the original code objects run, and no name of ours is left. Without a
+    learning rate the losses say so bit by bit."""
+    words = [60, "Silu,Mish", "still"]
+    slow = ["npu_silu=0.2", "npu_mish=0.2"]
+    run = program("tune", "--target", "torch_npu", "--budget", "24",
+                  command=[sys.executable, NPU / "train.py", *words, *slow],
+                  env=device_env)  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert run.report["outcome"] == "not_faster", run.stderr
+    sides = [row["side"] for row in run.state["steps"]]
+    found, plain = losses(run.stdout), train(device_env, *words)
+    assert {"validate", "new"} <= set(sides)
+    assert len(sides) < len(found) == len(plain)
+    assert found[len(sides) :] == plain[len(sides) :]
+    assert run.stdout.splitlines()[-1] == "edited nothing left over []"
+
+
+def without_a_derivative(program, device_env, *words):
+    """Gemma's norm in float16, where its casts are operators too."""
+    run = program("tune", "--dry-run", "--target", "torch_npu", "--only", "rms_norm_offset",
+                  command=[sys.executable, NPU / "train.py", 8, "GemmaNorm", "half", *words],
+                  env=device_env)  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    (site,) = (site for site in run.report["sites"] if site["rule"] == "rms_norm_offset")
+    return run, site
+
+
+def test_an_operator_without_a_derivative_is_refused_in_training(program, device_env):
+    run, site = without_a_derivative(program, device_env)
+    assert run.report["outcome"] == "refused"
+    assert "derivative" in site["refusal"]["reason"], site["refusal"]
+
+
+def test_an_operator_without_a_derivative_is_taken_in_inference(program, device_env):
+    run, site = without_a_derivative(program, device_env, "infer")
+    assert run.report["outcome"] == "dry_run", run.stderr
+    assert not site["refusal"]
+
+
 def test_what_only_looks_like_an_operators_chain_stays(program, device_env):
     run = program("tune", "--dry-run", "--target", "torch_npu", "--allow", "E2",
                   command=[sys.executable, NPU / "train.py", 6, ",".join(LOOKALIKES)],

@@ -125,8 +125,9 @@ class MaskedSoftmax(nn.Module):
 
 class GemmaNorm(RmsNorm):
     def forward(self, x):
-        y = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
-        return y * (1.0 + self.weight)
+        h = x.float()
+        y = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + self.eps)
+        return (y * (1.0 + self.weight.float())).to(x.dtype)
 
 
 class InfinityMasked(MaskedSoftmax):

@@ -1,7 +1,10 @@
-"""EfficientNet-B0 of efficientnet_pytorch on the stand-in device: efficientnet.py STEPS [SECONDS].
+"""EfficientNet-B0 of efficientnet_pytorch on the stand-in: efficientnet.py STEPS [WORD=VALUE].
 
-SECONDS: npu_silu takes so long on the device. Started by torchrun, the gradients are averaged over
-the ranks by gloo, over copies in host memory.
+A line a step: rank, step, loss, launches of npu_silu in it, and the peak of the device's memory
+since the last step, in bytes. KERNEL=SECONDS: kernels of this name take so long on the device.
+moved=STEP: from there on the parameters are one unit in the last place off, which shows how far
+rounding alone leads. Started by torchrun, the gradients are averaged over the ranks by gloo, over
+copies in host memory.
 """
 
 import os
@@ -17,6 +20,10 @@ from efficientnet_pytorch import EfficientNet
 from efficientnet_pytorch.utils import MemoryEfficientSwish
 
 RANKS = int(os.environ.get("WORLD_SIZE", "1"))
+WORDS = dict(word.split("=") for word in sys.argv[2:])
+# Two images of 32 x 32 leave BatchNorm two values in the last blocks: rounding alone then moves the
+# gradients by a tenth of their norm and more, and no two runs could be compared.
+SIZE = 64
 
 
 def average(parameters):
@@ -29,8 +36,17 @@ def average(parameters):
         gradient.copy_(part.view_as(gradient))
 
 
+def move(parameters):
+    with torch.no_grad():
+        for p in parameters:
+            host = p.cpu()
+            p.copy_(torch.nextafter(host, torch.full_like(host, torch.inf)))
+
+
 torch.set_num_threads(1)
-torch_npu.set_duration("npu_silu", float(sys.argv[2]) if len(sys.argv) > 2 else 0.0)
+moved = int(WORDS.pop("moved", 0))
+for kernel, seconds in WORDS.items():
+    torch_npu.set_duration(kernel, float(seconds))
 if RANKS > 1:
     dist.init_process_group("gloo")
 rank = dist.get_rank() if RANKS > 1 else 0
@@ -39,15 +55,20 @@ torch.manual_seed(1)
 model = EfficientNet.from_name("efficientnet-b0", num_classes=10, drop_connect_rate=0.0).to("npu")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 torch.manual_seed(1 + rank)
-for step in range(int(sys.argv[1])):
-    x, y = torch.randn(2, 3, 32, 32).to("npu"), torch.randint(10, (2,)).to("npu")
+for step in range(1, int(sys.argv[1]) + 1):
+    if step == moved:
+        move(model.parameters())
+    x, y = torch.randn(2, 3, SIZE, SIZE).to("npu"), torch.randint(10, (2,)).to("npu")
+    launches = torch_npu.launches("npu_silu")
     optimizer.zero_grad()
     loss = torch.nn.functional.cross_entropy(model(x), y)
     loss.backward()
     if RANKS > 1:
         average(model.parameters())
     optimizer.step()
-    print(rank, step + 1, loss.item().hex(), flush=True)
+    launched = torch_npu.launches("npu_silu") - launches
+    print(rank, step, loss.item().hex(), launched, torch.npu.max_memory_allocated(), flush=True)
+    torch.npu.reset_peak_memory_stats()
 print(rank, "original code" if MemoryEfficientSwish.forward.__code__.co_code == code else "edited")
 if RANKS > 1:
     dist.destroy_process_group()
