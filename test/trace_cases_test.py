@@ -7,60 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
+from trace_helpers import DAMAGED, analyze, event, listed, losses, printed, shown
 from traces_test import opfuse
-
-DAMAGED = 6
-
-
-def analyze(file: Path, text: str | bytes, status: int = 0) -> dict:
-    """The report of a file with this content. It is strict JSON and UTF-8, whatever the content."""
-    file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    done = opfuse("analyze", "--json", file.name, cwd=file.parent)
-    assert done.returncode == status, (done.stdout[-2000:], done.stderr)
-    return json.loads(done.stdout.decode("utf-8"), parse_constant=refuse_constant)
-
-
-def refuse_constant(name: str):
-    raise AssertionError(f"{name} is no JSON")
-
-
-def losses(report: dict) -> dict[str, int]:
-    return {loss["name"]: loss["count"] for loss in report["losses"]}
-
-
-def printed(file: Path) -> str:
-    return opfuse("analyze", file.name, cwd=file.parent).stdout.decode("utf-8")
-
-
-def shown(file: Path) -> list[tuple[str, float, float]]:
-    """(name, start, duration in us) of the slices that `view --trace` writes, as strict JSON."""
-    out = file.parent / "shown.json"
-    done = opfuse("view", file.name, "--trace", out, "-f", cwd=file.parent)
-    assert out.exists(), done.stderr
-    events = json.loads(out.read_bytes().decode("utf-8"), parse_constant=refuse_constant)
-    return [
-        (e["name"], float(e["ts"]), float(e["dur"]))
-        for e in events["traceEvents"]
-        if e["ph"] == "X"
-    ]
-
-
-def event(name: str, ts, dur, cat: str = "cpu_op", tid=1, **args) -> dict:
-    return {
-        "ph": "X",
-        "cat": cat,
-        "name": name,
-        "pid": 1,
-        "tid": tid,
-        "ts": ts,
-        "dur": dur,
-        "args": args,
-    }
-
-
-def listed(*events: dict | str) -> str:
-    texts = [e if isinstance(e, str) else json.dumps(e) for e in events]
-    return '{"traceEvents": [\n' + ",\n".join(texts) + "\n]}"
 
 
 @pytest.fixture
@@ -389,6 +337,21 @@ def test_d141_an_idle_device_and_its_host_are_said_first(file):
     assert re.search(r"device busy 4\d% of its span.*: host-bound", head) and "silu" in rest
 
 
+def test_d150_the_gain_of_the_step_is_said_beside_that_of_the_chain(file):
+    """A chain that is a twentieth of its step: the step gains at most that."""
+    rows, now = [], 1000.5
+    for name, dur, more in [("aten::mm", 190, TWO)] * 20 + [
+        ("aten::sigmoid", 100, ONE),
+        ("aten::mul", 100, TWO),
+    ]:
+        rows.append(event(name, now, dur, **more))
+        now += dur
+    report = analyze(file, listed(*rows))
+    (finding,) = report["findings"]
+    assert 0 < finding["predicted_step_gain_ns"]["mid"] <= finding["now_ns"] == 200_000
+    assert re.search(r"step: -[0-4]\.\d% .*predicted\), of 4\.00 ms", printed(file))
+
+
 def test_e151_a_comparison_lists_what_went_and_came_and_its_sums_are_both_totals(tmp_path):
     before, after = [], []
     for i in range(40):
@@ -413,6 +376,44 @@ def test_e151_a_comparison_lists_what_went_and_came_and_its_sums_are_both_totals
     ]
     assert [t["total_ns"] for t in totals] == [2_800_000, 2_320_000]
     assert re.search(r"operators +2\.80 ms +2\.32 ms", text)
+
+
+def test_e154_a_comparison_takes_the_median_of_the_steps(tmp_path):
+    """The first steps hold compilation and set-up: 8000 and 250 ms before 22 ms."""
+
+    def steps(times: list[float]) -> str:
+        rows, now = [], 1000.5
+        for i, ms in enumerate(times):
+            rows.append(event(f"ProfilerStep#{i}", now, 1000 * ms, "user_annotation"))
+            rows.append(event("aten::mul", now + 1, 5, **TWO))
+            now += 1000 * ms
+        return listed(*rows)
+
+    (tmp_path / "before.json").write_text(steps([8000, 250] + [22] * 9))
+    (tmp_path / "after.json").write_text(steps([20] * 9))
+    text = opfuse("compare", "before.json", "after.json", "--batch", "44", cwd=tmp_path).stdout
+    line = next(line for line in text.decode().splitlines() if "TIME" in line)
+    assert re.search(r"22\.0 ms.*20\.0 ms", line), line
+    line = next(line for line in text.decode().splitlines() if "images/s" in line)
+    assert re.search(r"2,?000.*2,?200", line), line
+
+
+def test_e158_a_range_of_the_user_is_the_place_of_its_chains(file):
+    rows = []
+    product = {"Input Dims": [[128, 4096], [4096, 4096]], "Input type": ["float"] * 2}
+    for i, name in enumerate(("block3", "block3", "head")):
+        now = 100.5 * (i + 1)
+        rows += [
+            event(name, now, 90, "user_annotation"),
+            event("aten::mm", now + 1, 5, **product),
+            event("aten::sigmoid", now + 10, 20, **ONE),
+            event("aten::mul", now + 40, 30, **TWO),
+        ]
+    report = analyze(file, listed(*rows))
+    found = [(f["region"], f["calls"], f["now_ns"]) for f in report["findings"]]
+    assert found == [("block3", 2, 100_000), ("head", 1, 50_000)]
+    assert all(f["operators"] and f["predicted_step_gain_ns"] for f in report["findings"])
+    assert "in block3" in printed(file)
 
 
 def test_e160_a_kernel_counts_once_under_nested_operators(file):
@@ -456,45 +457,38 @@ def test_e163_two_streams_that_overlap_have_a_busy_share_and_sums(file):
 
 # docs/trace-cases.md
 
+QUIRKS = ("K", 40), ("X", 9), ("N", 15)
+
 
 def test_every_case_of_the_page_is_there_and_has_a_test():
     root = Path(__file__).resolve().parent.parent
-    rows = re.findall(r"(?m)^\| (\d+) \|.*\| (\S+) \|$", (root / "docs/trace-cases.md").read_text())
-    cases = [
-        6,
-        7,
-        13,
-        21,
-        23,
-        25,
-        27,
-        28,
-        30,
-        32,
-        34,
-        36,
-        37,
-        39,
-        41,
-        42,
-        44,
-        45,
-        47,
-        48,
-        50,
-        52,
-        53,
-    ]
-    assert [int(number) for number, _ in rows][:25] == [*cases, 55, 56]
-    in_cpp = {
-        f"{suite}.{name}"
-        for source in root.glob("opfuse/**/*_test.cc")
-        for suite, name in re.findall(r"TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", source.read_text())
-    }
+    page = (root / "docs/trace-cases.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    rows = [(cells[0], cells[-1]) for cells in rows if re.fullmatch(r"[KXN]?\d+", cells[0])]
+    numbers = [number for number, _ in rows]
+    in_a = "6 7 13 21 23 25 27 28 30 32 34 36 37 39 41 42 44 45 47 48 50 52 53 55 56"
+    in_d = "20 129 130 135 139 141 143 144 146 147 148 150"
+    in_e = "151 152 154 157 158 160 161 163 164"
+    for cases in (
+        in_a,
+        in_d,
+        in_e,
+        *(" ".join(f"{k}{i + 1}" for i in range(n)) for k, n in QUIRKS),
+    ):
+        at = numbers.index(cases.split()[0])
+        assert numbers[at : at + len(cases.split())] == cases.split()
+    in_cpp = {}
+    for source in root.glob("opfuse/**/*_test.cc"):
+        text = source.read_text()
+        for suite, name in re.findall(r"TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", text):
+            in_cpp[f"{suite}.{name}"] = text
     for number, test in rows:
         file, _, name = test.partition("::")
+        test, _, row = test.partition(": ")
+        if test.startswith("not covered"):
+            continue
         if name:
             source = (root / "test" / f"{file}.py").read_text()
             assert re.search(rf"(?m)^def {name}\b", source), (number, test)
         else:
-            assert test in in_cpp, (number, test)
+            assert test in in_cpp and (not row or f'"{row}"' in in_cpp[test]), (number, test, row)

@@ -31,9 +31,11 @@ Json finding_json(const TraceFinding& f) {
                {"backward", f.backward},
                {"module", mask_text(f.module)},
                {"source", mask_text(f.source)},
+               {"region", mask_text(f.region)},
                {"shapes", f.shapes},
                {"operators", f.operators},
                {"proof", "P" + std::to_string(static_cast<int>(f.proof))},
+               {"proof_raised_by", f.raised_by},
                {"conditions", f.conditions},
                {"now_ns", f.price.now_ns},
                {"launches", f.price.launches}};

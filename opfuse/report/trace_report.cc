@@ -274,7 +274,8 @@ class Reporter {
           "aten._scaled_dot_product_cudnn_attention", "aten.mish", "aten.addcmul",
           "aten.native_group_norm", "aten._fused_adam_", "aten._fused_adamw_", "aten._fused_sgd_"})
       if (op == name || (op.starts_with(name) && op[name.size()] == '.')) return true;
-    return op.starts_with("torch_npu.npu_") || op.starts_with("npu.npu_");
+    return op.starts_with("triton_") || op.starts_with("torch_npu.npu_") ||
+           op.starts_with("npu.npu_");
   }
 
   // ---- findings
@@ -285,6 +286,29 @@ class Reporter {
       if (graph().scopes[scope].name.starts_with("nn.Module: "))
         return without_number(graph().scopes[scope].name.substr(11));
     return "";
+  }
+
+  // "block3" of record_function("block3"): no module, no step, nothing of the profiler's own.
+  std::string region_of(NodeId node) const {
+    for (int32_t at = graph().nodes[node].scope; at != kNone; at = graph().scopes[at].parent) {
+      const graph::Scope& scope = graph().scopes[at];
+      if (scope.kind != graph::ScopeKind::kUserScope) continue;
+      bool own = false;
+      for (std::string_view known :
+           {"nn.Module: ", "ProfilerStep#", "autograd.", "Optimizer.", "enumerate(DataLoader)"})
+        own = own || scope.name.starts_with(known);
+      if (!own) return scope.name;
+    }
+    return "";
+  }
+
+  std::string raised_by(Proof proof) const {
+    const bool can_have_memory = !file_.format.starts_with("ascend");
+    if (proof == Proof::kP3) return "";
+    if (proof == Proof::kP0 && !inferred_.has_shapes) return "record_shapes=True";
+    if (proof < Proof::kP2 && can_have_memory && !inferred_.has_memory)
+      return "profile_memory=True";
+    return "tensor ids: opfuse record or an ExecutionTraceObserver";
   }
 
   // The innermost frame outside of torch.
@@ -343,6 +367,7 @@ class Reporter {
     finding.target = target_of(*match.rule);
     finding.module = module_of(last);
     finding.source = source_of(last);
+    finding.region = region_of(last);
     if (!match.outputs.empty() && match.outputs[0] != kNone)
       finding.shapes = shape_text(graph().values[match.outputs[0]].meta);
     for (NodeId node : match.nodes) {
@@ -392,18 +417,18 @@ class Reporter {
     for (size_t i = 0; i < matches_.matches.size(); ++i) {
       TraceFinding finding = describe(matches_.matches[i]);
       finding.matches = {i};
-      std::vector<std::string> key = {finding.rule,
-                                      finding.module,
-                                      finding.source,
-                                      finding.shapes,
-                                      finding.backward ? "b" : "f",
+      std::vector<std::string> key = {finding.rule,   finding.module, finding.source,
+                                      finding.region, finding.shapes, finding.backward ? "b" : "f",
                                       finding.refusal};
       key.insert(key.end(), finding.conditions.begin(), finding.conditions.end());
       auto& into = finding.refusal.empty() ? places : refused;
       auto [it, is_new] = into.try_emplace(key, finding);
       if (!is_new) add_call(&it->second, finding);
     }
-    for (auto& [key, finding] : places) report_.findings.push_back(std::move(finding));
+    for (auto& [key, finding] : places) {
+      finding.raised_by = raised_by(finding.proof);
+      report_.findings.push_back(std::move(finding));
+    }
     for (auto& [key, finding] : refused) report_.refused.push_back(std::move(finding));
     for (auto* list : {&report_.findings, &report_.refused})
       std::ranges::stable_sort(*list, [](const TraceFinding& a, const TraceFinding& b) {

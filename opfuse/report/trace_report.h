@@ -35,7 +35,8 @@ struct StepPrediction {
 // Calls of one rule at one place with the same shapes.
 struct TraceFinding {
   std::string rule, target;             // "silu", "torch.nn.functional.silu"
-  std::string module, source;           // "nn.Module: SiLU", "utils.py(67): forward"; "" unknown
+  std::string module, source;           // "SiLU", "utils.py:67 forward"; "" unknown
+  std::string region;                   // the innermost record_function range around it; "" none
   std::string shapes;                   // of the first output: "bf16[1,5185,4096]"
   std::vector<std::string> operators;   // "aten.mul.Tensor"
   std::vector<std::string> conditions;  // "if the constant is 1.702"
@@ -47,6 +48,7 @@ struct TraceFinding {
   price::Price backward_price;  // of their backward operators, where that is known
   Range step_gain_ns;  // predicted, of this finding alone; all 0 where nothing is predicted
   graph::Proof proof = graph::Proof::kP3;  // the weakest edge inside the chain
+  std::string raised_by;  // what would prove more: "profile_memory=True"; "" nothing does
   bool backward = false;
   std::vector<int32_t> events;  // rows of the EventTable, of all calls, for marks
   std::vector<size_t> matches;  // rows of MatchReport::matches

@@ -110,13 +110,15 @@ std::string backward_line(const TraceFinding& f) {
 std::string finding_lines(const TraceReport& r, const TraceFinding& f) {
   std::string where = f.module;
   if (!f.source.empty()) where += (where.empty() ? "" : "  ") + f.source;
+  if (!f.region.empty()) where += (where.empty() ? "in " : "  in ") + f.region;
   if (where.empty()) where = "place not in the file";
   std::string text =
       fmt::format("  {:<16} {:>5} calls  {:>9}  {:>6}  {}{}\n", f.rule, format_count(f.calls),
                   time_text(f.price.now_ns), share_text(f.price.now_ns, r.total_ns),
                   mask_text(where), f.backward ? "  (backward)" : "");
-  text += fmt::format("      {}  {}  proof {}\n", f.shapes, short_operators(f.operators),
+  text += fmt::format("      {}  {}  proof {}", f.shapes, short_operators(f.operators),
                       proof_name(f.proof));
+  text += f.raised_by.empty() ? "\n" : fmt::format("; more by {}\n", f.raised_by);
   if (f.priced)
     text +=
         fmt::format("      becomes {}: predicted {} [{}, {}]", f.target, time_text(f.price.mid_ns),

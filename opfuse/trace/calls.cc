@@ -5,6 +5,8 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "opfuse/trace/id_index.h"
+
 namespace opfuse::trace {
 namespace {
 
@@ -21,6 +23,7 @@ class CallFinder {
     sort_host();
     nest();
     join_device();
+    clip_device();
     return std::move(calls_);
   }
 
@@ -65,30 +68,26 @@ class CallFinder {
   }
 
   void join_device() {
-    std::unordered_map<int64_t, int32_t> launches, operators;
-    for (size_t i = 0; i < file_.size(); ++i) {
-      const auto row = static_cast<int32_t>(i);
-      if (file_.kind[i] == FileKind::kRuntime && file_.id[i] > 0)
-        launches.emplace(file_.id[i], row);
-      if (file_.kind[i] == FileKind::kOperator && file_.id[i] > 0)
-        operators.emplace(file_.id[i], row);
-    }
+    IdIndex launches(file_, FileKind::kRuntime), operators(file_, FileKind::kOperator);
+    learn_processes(&launches, &operators);
     std::unordered_map<int32_t, int32_t> kernels_of;  // by launch
     find_flows();
     for (size_t i = 0; i < file_.size(); ++i) {
       if (!is_device_work(file_.kind[i])) continue;
       const int64_t correlation = file_.id[i];
       if (correlation == 0) losses_.add(LossKind::kCorrelationZero);
-      const auto launch = launches.find(correlation);
-      if (launch != launches.end()) {
-        calls_.launch[i] = launch->second;
-        calls_.operator_of[i] = operator_around(launch->second);
-        if (++kernels_of[launch->second] == 2) ++calls_.graph_launches;
+      if (launches.shared(correlation)) losses_.add(LossKind::kCorrelationShared);
+      const int32_t launch = launches.find(correlation, static_cast<int32_t>(i));
+      if (launch != kNone) {
+        calls_.launch[i] = launch;
+        calls_.operator_of[i] = operator_around(launch);
+        if (++kernels_of[launch] == 2) ++calls_.graph_launches;
       }
-      if (calls_.operator_of[i] == kNone) calls_.operator_of[i] = by_external(i, operators);
+      if (calls_.operator_of[i] == kNone && external_of(i) != kNone)
+        calls_.operator_of[i] = operators.find(external_of(i), static_cast<int32_t>(i));
       if (calls_.operator_of[i] == kNone) join_by_flow(i);
       if (file_.kind[i] == FileKind::kKernel && calls_.launch[i] == kNone &&
-          calls_.operator_of[i] == kNone) {
+          calls_.operator_of[i] == kNone && !is_operator_itself(i)) {
         ++calls_.orphans;
         losses_.add(LossKind::kKernelOrphan);
       }
@@ -140,10 +139,41 @@ class CallFinder {
     return found;
   }
 
-  int32_t by_external(size_t row, const std::unordered_map<int64_t, int32_t>& operators) const {
-    if (file_.detail[row] == kNone) return kNone;
-    const auto it = operators.find(file_.devices[file_.detail[row]].external);
-    return it == operators.end() ? kNone : it->second;
+  int64_t external_of(size_t row) const {
+    return file_.detail[row] == kNone ? kNone : file_.devices[file_.detail[row]].external;
+  }
+
+  void learn_processes(IdIndex* launches, IdIndex* operators) const {
+    std::vector<std::pair<int32_t, int64_t>> correlations, externals;
+    for (size_t i = 0; i < file_.size(); ++i) {
+      if (!is_device_work(file_.kind[i])) continue;
+      correlations.emplace_back(static_cast<int32_t>(i), file_.id[i]);
+      externals.emplace_back(static_cast<int32_t>(i), external_of(i));
+    }
+    launches->learn(correlations);
+    operators->learn(externals);
+  }
+
+  // A row of a table of kernels, which says what it computes.
+  bool is_operator_itself(size_t row) const {
+    return file_.detail[row] != kNone && file_.devices[file_.detail[row]].shapes != kNone;
+  }
+
+  // One stream runs its work in order. What begins before the one before it ends - a programmatic
+  // dependent launch, or a duration that is too long - ends that one's time.
+  void clip_device() {
+    std::vector<int32_t> rows;
+    for (size_t i = 0; i < file_.size(); ++i)
+      if (is_device_work(file_.kind[i]) && file_.start_ns[i] != kNoTime && file_.dur_ns[i] >= 0)
+        rows.push_back(static_cast<int32_t>(i));
+    std::ranges::stable_sort(
+        rows, {}, [&](int32_t row) { return std::pair(file_.thread[row], file_.start_ns[row]); });
+    for (size_t i = 0; i + 1 < rows.size(); ++i) {
+      const int32_t row = rows[i], next = rows[i + 1];
+      if (file_.thread[next] != file_.thread[row] || start(next) + kSlackNs >= end(row)) continue;
+      calls_.clipped_ns[row] = start(next) - start(row);
+      losses_.add(LossKind::kKernelOverlap);
+    }
   }
 
   const TraceFile& file_;

@@ -6,9 +6,10 @@
 // profilers round them. One that ends later than that is still a child, is counted
 // (CrossingSlices), and its parent is not made longer. Device rows are joined to launches by
 // correlation (0 is unknown), never by the launch's name; launches to operators by enclosing time,
-// else by external id.
+// else by external id. In a file of several ranks each device keeps to its process (id_index.h).
 
 #include <cstdint>
+#include <unordered_map>
 #include <vector>
 
 #include "opfuse/trace/trace_file.h"
@@ -20,8 +21,11 @@ struct Calls {
   std::vector<int32_t> parent;       // by file row: the row around it, or kNone
   std::vector<int32_t> launch;       // by file row of the device: the launch's row, or kNone
   std::vector<int32_t> operator_of;  // by file row of the device: the operator's row, or kNone
-  int64_t orphans = 0;               // kernels without an operator
-  int64_t graph_launches = 0;        // launches of more than one kernel (captured graphs)
+  // By file row of the device: the time up to the next one's start on its stream, where that is
+  // earlier than its own end. Sums count this; the row keeps what the file says.
+  std::unordered_map<int32_t, int64_t> clipped_ns;
+  int64_t orphans = 0;         // kernels without an operator
+  int64_t graph_launches = 0;  // launches of more than one kernel (captured graphs)
 };
 
 Calls find_calls(const TraceFile& file, LossLog* losses);

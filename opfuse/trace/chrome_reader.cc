@@ -1,6 +1,7 @@
 #include "opfuse/trace/chrome_reader.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <tuple>
 
@@ -26,6 +27,9 @@ class Finisher {
     pair_begin_and_end();
     drop_zero_stamps();
     note_resolution();
+    note_phases();
+    note_arrows();
+    note_window_end();
     if (file_.size() == 0) file_.losses.add(LossKind::kFileEmpty);
   }
 
@@ -113,6 +117,49 @@ class Finisher {
       ++timed;
     }
     if (timed >= kFewestTimed) file_.losses.add(LossKind::kWholeMicroseconds);
+  }
+
+  // Counters and marks of a moment are read and are no work.
+  void note_phases() {
+    constexpr std::string_view kRead = "XBEMiIRCstf";
+    std::array<int64_t, 256> counts{};
+    for (const char phase : file_.phase) ++counts[static_cast<unsigned char>(phase)];
+    int64_t other = 0;
+    for (size_t phase = 1; phase < counts.size(); ++phase)
+      if (kRead.find(static_cast<char>(phase)) == kRead.npos) other += counts[phase];
+    file_.losses.add(LossKind::kPhaseUnknown, -1, {}, other);
+  }
+
+  // Calls that launch nothing may end an arrow that nothing begins.
+  void note_arrows() {
+    std::vector<std::tuple<uint8_t, int64_t, char>> ends;
+    for (size_t i = 0; i < file_.size(); ++i)
+      if (file_.kind[i] == FileKind::kFlow && file_.phase[i] != 't')
+        ends.emplace_back(file_.category[i], file_.id[i], file_.phase[i]);
+    std::ranges::sort(ends);
+    int64_t lone = 0;
+    for (size_t i = 0, last = 0; i < ends.size(); i = last) {
+      const auto arrow = [&](size_t k) {
+        return std::pair(std::get<0>(ends[k]), std::get<1>(ends[k]));
+      };
+      while (last < ends.size() && arrow(last) == arrow(i)) ++last;
+      if (std::get<2>(ends[i]) == std::get<2>(ends[last - 1]))
+        lone += static_cast<int64_t>(last - i);
+    }
+    file_.losses.add(LossKind::kFlowUnpaired, -1, {}, lone);
+  }
+
+  // A mark of the profiler, which some of them wrote with a time from another clock.
+  void note_window_end() {
+    constexpr int64_t kFarNs = 86'000'000'000;  // what PyTorch's TensorBoard plugin left out
+    StringId name = 0;
+    if (!file_.strings.find("Record Window End", &name)) return;
+    int64_t last = kNoTime, end = kNoTime;
+    for (size_t i = 0; i < file_.size(); ++i) {
+      if (file_.phase[i] == 'X') last = std::max(last, file_.start_ns[i]);
+      if (file_.phase[i] == 'i' && file_.name[i] == name) end = std::max(end, file_.start_ns[i]);
+    }
+    if (last != kNoTime && end - kFarNs > last) file_.losses.add(LossKind::kWindowEndFar);
   }
 
   TraceFile& file_;

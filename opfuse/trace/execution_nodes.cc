@@ -28,6 +28,7 @@ void take_flat(const json& object, ExecutionNode* node) {
   take(object, "tid", &node->thread);
   take(object, "rf_id", &node->record_id);
   take(object, "op_schema", &node->schema);
+  take(object, "kernel_backend", &node->kernel_backend);
   take(object, "inputs", &node->inputs);
   take(object, "input_shapes", &node->input_shapes);
   take(object, "input_types", &node->input_types);
@@ -57,6 +58,7 @@ void take_nested(const json& object, ExecutionNode* node) {
     take(renamed, "tid", &node->thread);
     take(renamed, "rf_id", &node->record_id);
     take(renamed, "op_schema", &node->schema);
+    take(renamed, "kernel_backend", &node->kernel_backend);
   }
 }
 

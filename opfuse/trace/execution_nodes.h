@@ -13,7 +13,7 @@ namespace opfuse::trace {
 
 struct ExecutionNode {
   int64_t id = -1, parent = -1, sequence = -1, thread = 0, record_id = -1;
-  std::string name, schema;
+  std::string name, schema, kernel_backend;
   nlohmann::json inputs, input_shapes, input_types, input_strides;
   nlohmann::json outputs, output_shapes, output_types, output_strides;
 };

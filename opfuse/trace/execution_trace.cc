@@ -103,6 +103,8 @@ class TableMaker {
   static EventKind kind_of(const ExecutionNode& node) {
     if (node.name.starts_with("autograd::engine::")) return EventKind::kUserScope;
     if (is_backward(node.name)) return EventKind::kAutogradNode;
+    // A compiled kernel has arguments and no results: it may have written any of them.
+    if (!node.kernel_backend.empty()) return EventKind::kOperator;
     if (node.name.find("::") != std::string::npos) return EventKind::kOperator;
     return node.sequence >= 0 ? EventKind::kFunction : EventKind::kUserScope;
   }

@@ -16,6 +16,7 @@ constexpr int64_t kMicrosecond = 1000;
 constexpr int8_t kOtherDevice = 2;  // TensorRow::device of an NPU
 constexpr std::string_view kStep = "ProfilerStep#";
 constexpr std::string_view kEvaluate = "autograd::engine::evaluate_function: ";
+constexpr std::string_view kCompiled = "triton_";  // kernels of torch.compile, run by name
 constexpr std::string_view kModule = "nn.Module: ";
 
 std::optional<int64_t> step_number(std::string_view name) {
@@ -146,7 +147,7 @@ class Converter {
     EventKind kind = EventKind::kUserScope;
     if (!engine && is_backward_name(name))
       kind = EventKind::kAutogradNode;
-    else if (!engine && name.find("::") != name.npos)
+    else if (!engine && (name.find("::") != name.npos || name.starts_with(kCompiled)))
       kind = EventKind::kOperator;
     else if (!engine && sequence >= 0)
       kind = EventKind::kFunction;
@@ -242,6 +243,9 @@ class Converter {
       if (launch != kNone) row.launch_dur_ns = file_.dur_ns[launch];
       row.start_ns = file_.start_ns[i];
       row.dur_ns = file_.dur_ns[i];
+      if (const auto clipped = calls_.clipped_ns.find(static_cast<int32_t>(i));
+          clipped != calls_.clipped_ns.end())
+        row.dur_ns = clipped->second;
       if (file_.detail[i] != kNone) {
         const DeviceDetail& detail = file_.devices[file_.detail[i]];
         row.device = detail.device;

@@ -52,6 +52,10 @@ enum class Severity : uint8_t { kNote, kRepair, kLoss };
   X(ParentMissing, Repair, "parent ids that no node has")                                        \
   X(EventDuplicated, Repair, "events that are in the file twice, used once")                     \
   X(CrossingSlices, Note, "events that end after their parent, clipped for sums")                \
+  X(KernelOverlap, Note,                                                                         \
+    "kernels whose stream's next one begins before their end: timed up to it")                   \
+  X(CorrelationShared, Note,                                                                     \
+    "device events whose correlation launches of several processes have, joined in one of them") \
   X(CorrelationZero, Note, "device events with correlation 0, not linked")                       \
   X(KernelOrphan, Note, "kernels without a launch in the file (begun before the window)")        \
   X(BackwardUnpaired, Note, "backward nodes whose forward operator is not in the file")          \

@@ -95,7 +95,7 @@ const Quirk kQuirks[] = {
          {"ph":"f","id":"9007199254740992","name":"f","cat":"HostToDevice","ts":"2"}])",
      "X other a [1732107142997066682, +476838] 9007199254740993/7\n"
      "s flow f [1500] 0/0 id=9007199254740993\nf flow f [2000] 0/0 id=9007199254740992\n",
-     ""},
+     "FlowUnpaired 2\n"},
     {"four digits behind the point are rounded, exponents are read",
      R"([{"ph":"X","name":"a","ts":1.0005,"dur":0.00049},{"ph":"X","name":"b","ts":1.5e3,"dur":25E-1}])",
      "X other a [1001, +0] 0/0\nX other b [1500000, +2500] 0/0\n", ""},
