@@ -72,9 +72,9 @@ def losses(text: str, rank: int = 0) -> list[float]:
     return [loss for loss, _ in rows(text, rank)]
 
 
-def plain(env: dict, *words) -> str:
+def plain(env: dict, *words, launcher=()) -> str:
     """What the script prints without opfuse."""
-    command = [*map(str, (sys.executable, NPU / "efficientnet.py", *words))]
+    command = [*map(str, (sys.executable, *launcher, NPU / "efficientnet.py", *words))]
     done = subprocess.run(command, env={**env, **ONE_THREAD}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -127,6 +127,43 @@ def test_the_proof_keeps_to_its_share_of_the_devices_memory(megabytes, reason, p
     peaks = [int(line.split()[4]) for line in run.stdout.splitlines() if "0x" in line]
     proof = peaks.pop([row["side"] for row in run.state["steps"]].index("values"))
     assert proof <= max(peaks) + megabytes * 2**20
+
+
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
+
+
+@pytest.mark.timeout(600)
+def test_two_ranks_decide_together(program, device_env):
+    run = program(
+        "tune", "--once", "--budget", "24", "--target", "torch_npu", env=device_env, timeout=300,
+        command=[sys.executable, *TORCHRUN, NPU / "efficientnet.py", 60, "sigmoid=0.005"],
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    states = sorted((s for s in run.states if s["steps"]), key=lambda state: state["rank"])
+    assert [state["trouble"] for state in states] == [[], []]
+    first, second = states
+    assert first["outcome"] == second["outcome"] in MEASURED, run.stderr
+    assert first["result"]["plan"] == second["result"]["plan"]
+    sides = [row["side"] for row in first["steps"]]
+    assert sides == [row["side"] for row in second["steps"]]
+    switched = sides.index("validate")
+    for state in states:
+        validation = state["result"]["verdict"]["validation"]
+        assert validation["accepted"], validation["reason"]
+        assert (validation["sites_replaced"], validation["backward_replaced"]) == (49, 49)
+    steps = switched + 4
+    own = plain(device_env, steps, launcher=TORCHRUN)
+    moved = plain(device_env, steps, f"moved={switched + 1}", launcher=TORCHRUN)
+    for rank in (0, 1):
+        found = rows(run.stdout, rank)
+        assert len(found) > steps
+        for side, (_, launches) in zip(sides, found):
+            if side != "values":  # its proof launches the operator too
+                assert launches == (49 if side in ("validate", "new") else 0), side
+        found = [loss for loss, _ in found[:steps]]
+        assert found[:switched] == losses(own, rank)[:switched]
+        floor = furthest(losses(moved, rank), losses(own, rank))
+        assert furthest(found, losses(own, rank)) <= 8 * floor
 
 
 def test_without_asking_for_a_vendor_it_is_torchs_own(program, device_env):
