@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <set>
 #include <sstream>
 
 #include "opfuse/cli/child.h"
@@ -46,18 +47,17 @@ Result<std::vector<std::string>> parse_levers(const std::string& text) {
                                                "graph", "layout",  "optimizer"};
   if (text == "all") return all;
   const std::string expected = "expected all, or of ops, library, memory, graph, layout, optimizer";
-  std::vector<std::string> levers;
+  std::set<std::string> asked;
   std::istringstream words(text);
   for (std::string word; std::getline(words, word, ',');) {
     if (std::find(all.begin(), all.end(), word) == all.end())
       return Error{"--levers: " + expected + ", found '" + word + "'"};
-    levers.push_back(word);
+    asked.insert(word);
   }
-  if (levers.empty()) return Error{"--levers: " + expected + ", found ''"};
-  std::sort(levers.begin(), levers.end(), [&](const std::string& a, const std::string& b) {
-    return std::find(all.begin(), all.end(), a) < std::find(all.begin(), all.end(), b);
-  });
-  levers.erase(std::unique(levers.begin(), levers.end()), levers.end());
+  if (asked.empty()) return Error{"--levers: " + expected + ", found ''"};
+  std::vector<std::string> levers;
+  for (const std::string& lever : all)
+    if (asked.contains(lever)) levers.push_back(lever);
   return levers;
 }
 

@@ -32,7 +32,6 @@ class Tuning:
 
     def __init__(self, flags: dict[str, Any]) -> None:
         self._arguments = _arguments_of(flags)
-        self._quiet = bool(flags.get("quiet"))
         self._agent: agent.Agent | None = None
         self.directory = ""
         self.report: dict[str, Any] = {}
@@ -57,7 +56,11 @@ class Tuning:
             )
         self._teller = threading.Thread(target=self._tell, daemon=True)
         self._teller.start()
-        self._agent = agent.attach(self.directory)
+        try:
+            self._agent = agent.attach(self.directory)
+        except BaseException:  # without torch, or without its configuration: the program ends too
+            self._end_program()
+            raise
         return self
 
     def __exit__(
@@ -69,9 +72,7 @@ class Tuning:
         if self._agent is None:
             return
         self._agent.detach()
-        self._program.stdin.close()
-        self._program.wait()
-        self._teller.join()
+        self._end_program()
         try:
             text = Path(self.directory, "report.json").read_text(encoding="utf-8")
             self.report = json.loads(text)
@@ -81,6 +82,12 @@ class Tuning:
             from IPython.display import display
 
             display(self)
+
+    def _end_program(self) -> None:
+        """It writes the report when its input ends."""
+        self._program.stdin.close()
+        self._program.wait()
+        self._teller.join()
 
     def undo(self) -> None:
         """Puts the original code back and takes back every lever."""

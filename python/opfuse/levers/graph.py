@@ -78,13 +78,13 @@ class GraphLever(Lever):
         self._backend = backend
         self._root = root
         self._boundaries = context.boundaries
-        allow = "E2" if context.config.get("allow") == "E2" else "E1"
+        self._allow = "E2" if context.config.get("allow") == "E2" else "E1"
         self._dynamo = {name: getattr(dynamo, name) for name in _SETTINGS}
-        dynamo.suppress_errors = True  # what cannot be captured runs as it is
-        compiled = backend.optimize(root.forward, allow=allow)
-        self._forward = Forward(root, compiled)
 
     def prepare(self) -> Steps:
+        dynamo.suppress_errors = True  # what cannot be captured runs as it is
+        compiled = self._backend.optimize(self._root.forward, allow=self._allow)
+        self._forward = Forward(self._root, compiled)
         begin = len(self._backend.reports())
         self._boundaries.compiles = True
         self.set(True)
