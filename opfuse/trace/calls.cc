@@ -144,6 +144,7 @@ class CallFinder {
   }
 
   void learn_processes(IdIndex* launches, IdIndex* operators) const {
+    if (!launches->ambiguous() && !operators->ambiguous()) return;
     std::vector<std::pair<int32_t, int64_t>> correlations, externals;
     for (size_t i = 0; i < file_.size(); ++i) {
       if (!is_device_work(file_.kind[i])) continue;

@@ -27,7 +27,7 @@ void IdIndex::for_each(int64_t id, Visit visit) const {
 }
 
 void IdIndex::learn(std::span<const std::pair<int32_t, int64_t>> ids_of_rows) {
-  if (more_.empty()) return;
+  if (!ambiguous()) return;
   std::map<Process, std::map<Process, int64_t>> votes;
   for (const auto& [row, id] : ids_of_rows) {
     int32_t nearest = kNone;

@@ -23,6 +23,8 @@ class IdIndex {
   // Learns the processes from rows of the device and the ids that they name.
   void learn(std::span<const std::pair<int32_t, int64_t>> ids_of_rows);
   bool shared(int64_t id) const { return more_.contains(id); }
+  // Is any id shared? In a file of one process none is, and there is nothing to learn.
+  bool ambiguous() const { return !more_.empty(); }
   // The row that `device_row` means with `id`: of several ones the last of its process that began
   // before it. kNone where there is none.
   int32_t find(int64_t id, int32_t device_row) const;
