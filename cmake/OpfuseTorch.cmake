@@ -37,6 +37,18 @@ target_include_directories(opfuse_libtorch SYSTEM INTERFACE
 target_link_libraries(opfuse_libtorch INTERFACE
   "${opfuse_torch_root}/lib/libtorch_cpu.so" "${opfuse_torch_root}/lib/libc10.so")
 
+# torch's headers take most of the time that a file with them takes to compile.
+function(opfuse_torch_precompile name)
+  if(OPFUSE_PCH)
+    target_precompile_headers(${name} PRIVATE "${PROJECT_SOURCE_DIR}/opfuse/torch/precompiled.h")
+    # ccache has to see what the precompiled header held.
+    target_compile_options(${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+    if(opfuse_false_restrict)  # with a precompiled header the bug shows under more names
+      target_compile_options(${name} PRIVATE -Wno-stringop-overflow -Wno-array-bounds)
+    endif()
+  endif()
+endfunction()
+
 # opfuse_torch_target(NAME): settings of everything compiled against torch. torch's inline code must
 # be compiled as the wheel was, hence NDEBUG in every build type. No sanitizers: the host has none.
 function(opfuse_torch_target name)
@@ -47,6 +59,7 @@ function(opfuse_torch_target name)
   target_link_libraries(${name} PRIVATE
     opfuse_pipeline opfuse_ops opfuse_libtorch opfuse_warnings nlohmann_json::nlohmann_json)
   set_target_properties(${name} PROPERTIES JOB_POOL_COMPILE torch_pool)
+  opfuse_torch_precompile(${name})
 endfunction()
 
 opfuse_glob("torch/" torch_sources torch_tests)

@@ -39,5 +39,6 @@ set_target_properties(opfuse_torch_ops PROPERTIES OUTPUT_NAME opfuse_ops
 target_compile_definitions(opfuse_torch_ops PRIVATE NDEBUG
   OPFUSE_TORCH_VERSION="${opfuse_torch_version}")
 target_link_libraries(opfuse_torch_ops PRIVATE opfuse_ops opfuse_libtorch opfuse_warnings)
+opfuse_torch_precompile(opfuse_torch_ops)
 target_link_options(opfuse_torch_ops PRIVATE -Wl,--no-undefined
   "-Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/opfuse_ops.map")

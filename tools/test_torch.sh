@@ -23,8 +23,7 @@ found=$("$python" -c 'import torch; print(torch.__version__.partition("+")[0])')
 [ "$found" = "$version" ] || { echo "tools/test_torch.sh: expected torch $version at $python, found $found" >&2; exit 1; }
 
 build=build/torch-$version
-cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DPython_EXECUTABLE="$python" \
-  $(command -v ccache >/dev/null && echo -DCMAKE_CXX_COMPILER_LAUNCHER=ccache) >/dev/null
+cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DPython_EXECUTABLE="$python" >/dev/null
 cmake --build "$build" --target opfuse opfuse_torch opfuse_torch_ops opfuse_test_npu opfuse_torch_test
 OMP_NUM_THREADS=1 "$(find "$build" -name opfuse_torch_test -type f)" --gtest_brief=1
 

@@ -256,7 +256,7 @@ void ValueCapture::see_result(int32_t event, const OperatorInfo& op, const at::T
   MappedArray<LogHash>& hashes = log_->hashes;
   for (size_t i = hashes.size(); i > 0 && hashes[i - 1].event == event; --i)
     if (hashes[i - 1].row == row) return;
-  hashes.push_back({event, row, whole ? state.hash : hash_tensor(tensor)});
+  hashes.push_back({event, row, whole ? state.hash : torch_bridge::hash_tensor(tensor)});
   if (op.flags & trace::kRandom) note_device(storage, impl);
   if (op.flags & trace::kRandom) log_->random_results.push_back({event, row, copy_tensor(tensor)});
 }
@@ -277,7 +277,7 @@ void ValueCapture::find_undeclared_write(int32_t event, const at::Tensor& tensor
   state.hash = hash;
   state.epoch = epoch_;
   record_->table.undeclared_writes.push_back({event, storage});
-  log_->hashes.push_back({event, row, hash_tensor(tensor)});
+  log_->hashes.push_back({event, row, torch_bridge::hash_tensor(tensor)});
 }
 
 void ValueCapture::after_leaf(int32_t event, const OperatorInfo& op,
