@@ -122,6 +122,24 @@ def test_after_a_rollback_the_script_is_as_it_was(program, device_env):
     assert run.stdout.splitlines()[-1] == "edited nothing left over []"
 
 
+@pytest.mark.parametrize("fault", ["validate:raise", "measure:alloc"])
+def test_after_a_fault_of_ours_the_script_is_as_it_was(fault, program, device_env):
+    """In the step that runs the new operators for the first time, and in the measurement."""
+    words = [40, "Silu,Mish", "still"]
+    run = program("tune", "--target", "torch_npu", "--budget", "24",
+                  command=[sys.executable, NPU / "train.py", *words],
+                  env={**device_env, "OPFUSE_FAULT": fault})  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert run.report["outcome"] == "failed", run.stderr
+    sides = [row["side"] for row in run.state["steps"]]
+    assert sides.count("validate") == 1
+    found, plain = losses(run.stdout), train(device_env, *words)
+    after = sides.index("validate") + 1
+    assert len(found) == len(plain) > after
+    assert found[after:] == plain[after:]
+    assert run.stdout.splitlines()[-1] == "edited nothing left over []"
+
+
 def without_a_derivative(program, device_env, *words):
     """Gemma's norm in float16, where its casts are operators too."""
     run = program("tune", "--dry-run", "--target", "torch_npu", "--only", "rms_norm_offset",
