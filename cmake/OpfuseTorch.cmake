@@ -87,6 +87,7 @@ if(OPFUSE_TESTS AND torch_tests)
   add_executable(opfuse_torch_test ${torch_tests} $<TARGET_OBJECTS:opfuse_torch_objects>)
   opfuse_torch_target(opfuse_torch_test)
   target_compile_definitions(opfuse_torch_test PRIVATE OPFUSE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_compile_options(opfuse_torch_test PRIVATE -O1)
   target_link_libraries(opfuse_torch_test PRIVATE GTest::gmock_main)
   set_target_properties(opfuse_torch_test PROPERTIES BUILD_RPATH "${opfuse_torch_root}/lib")
   # One process for all: loading torch takes longer than most of the tests.

@@ -16,7 +16,7 @@ def opfuse(*words, cwd, env=None, **more):
     assert OPFUSE, "expected the program's path in OPFUSE_BIN"
     environment = {**os.environ, **(env or {})}
     return subprocess.run(
-        [OPFUSE, *words], cwd=cwd, env=environment, capture_output=True, timeout=120, **more
+        [OPFUSE, *words], cwd=cwd, env=environment, capture_output=True, timeout=240, **more
     )
 
 

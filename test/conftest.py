@@ -64,7 +64,7 @@ class Runner:
         self.folder = folder
         self.count = 0
 
-    def __call__(self, *command, config=None, double=None, env=None, path=(), timeout=120) -> Run:
+    def __call__(self, *command, config=None, double=None, env=None, path=(), timeout=240) -> Run:
         self.count += 1
         run_dir = self.folder / f"run{self.count}"
         (run_dir / "state").mkdir(parents=True)

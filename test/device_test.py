@@ -18,7 +18,7 @@ def on_device(device_env):
     def run(code: str) -> str:
         done = subprocess.run(
             [sys.executable, "-c", HEAD + code], env=device_env, capture_output=True, text=True,
-            timeout=100,
+            timeout=240,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -29,7 +29,7 @@ def run(*command: object, **variables: str) -> subprocess.CompletedProcess:
         capture_output=True,
         text=True,
         env=environment,
-        timeout=120,
+        timeout=240,
     )
 
 

@@ -107,7 +107,7 @@ class Program:
     def _run(self, command: list[str], **environment: str) -> subprocess.CompletedProcess:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
         return subprocess.run(
-            command, capture_output=True, text=True, timeout=120, env=environment, cwd=self.folder
+            command, capture_output=True, text=True, timeout=240, env=environment, cwd=self.folder
         )
 
 

@@ -73,7 +73,7 @@ class Program:
         )  # fmt: skip
         return process, out
 
-    def __call__(self, *flags, timeout=120, **options) -> Finished:
+    def __call__(self, *flags, timeout=240, **options) -> Finished:
         process, out = self.start(*flags, **options)
         stdout, stderr = process.communicate(timeout=timeout)
         return Finished(process.returncode, stdout, stderr, out)

@@ -14,7 +14,7 @@ def run(code: str, **env) -> str:
     head = "import os, torch, opfuse.memory as memory\nMiB = 1 << 20\n"
     done = subprocess.run(
         [sys.executable, "-c", head + textwrap.dedent(code)],
-        env={**ENV, **env}, capture_output=True, text=True, timeout=120,
+        env={**ENV, **env}, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -21,7 +21,7 @@ BERT = TRACES / "kineto_bert_small_h100.json.gz"
 
 def opfuse(*words, stdin=b"", **more) -> subprocess.CompletedProcess:
     command = [os.environ["OPFUSE_BIN"], *map(str, words)]
-    return subprocess.run(command, input=stdin, capture_output=True, timeout=120, **more)
+    return subprocess.run(command, input=stdin, capture_output=True, timeout=240, **more)
 
 
 def swish_trace(calls: int, fused: bool) -> str:

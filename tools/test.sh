@@ -16,6 +16,9 @@ export OPFUSE_EFFICIENTNET=$PWD/examples/imagenet/efficientnet_pytorch
 for file in "$OPFUSE_BIN" "$OPFUSE_LIBRARY" "$OPFUSE_OPS_LIBRARY" "$OPFUSE_EFFICIENTNET/model.py"; do
   [ -e "$file" ] || { echo "tools/test.sh: expected $file, found none" >&2; exit 1; }
 done
+# Most tests wait for processes of one thread: two at a time, a file each, unless told otherwise.
+jobs=${OPFUSE_TEST_JOBS:-2}
 # Several tests run ranks, signals and a browser against the clock of a machine that others may use: one
 # that fails is run once more, and the summary lists it as RERUN.
-exec .venv/bin/python -m pytest test -ra --reruns 1 --durations=8 "$@"
+exec .venv/bin/python -m pytest test -ra --reruns 1 --durations=20 \
+  -n "$jobs" --dist loadfile "$@"
