@@ -12,30 +12,20 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from opfuse import boundary, distributed, fault, library, native, record, wording
+from opfuse import boundary, distributed, fault, native, record, wording
 from opfuse.boundary import Boundaries, StepSample
 from opfuse.costs import Costs
 from opfuse.levers import LeverTrials
 from opfuse.levers.lever import Context
 from opfuse.measurement import Measurement
+from opfuse.planning import Done, Planner
 from opfuse.state import State
 from opfuse.switch import Switch, SwitchRefused
 
 Steps = Generator[str, StepSample, Any]
 
 _ATTEMPTS = 3
-_PROOF_IN_STEPS = 14
-_PROOF_AT_LEAST_S = 2.0
 _STEPS_TO_FIND_ROOT = 2  # the root is the module that is called a second time
-
-
-class Done(Exception):
-    """The run has come to its outcome."""
-
-    def __init__(self, outcome: str, reason: str) -> None:
-        super().__init__(reason)
-        self.outcome = outcome
-        self.reason = reason
 
 
 class Tuner:
@@ -55,12 +45,10 @@ class Tuner:
         self._recording = False
         self._records: set[int] = set()
         self._signatures: dict[int, str] = {}
-        self._codes: dict[int, Any] = {}
-        self._facts: list[dict[str, Any]] = []
-        self._own_operators = False  # those of opfuse are loaded
-        library.look_beside(config.get("library", ""))
-        self._failed: dict[int, dict[str, Any]] = {}  # sites that left the plan, with the reason
         self.costs = Costs(state.data["steps"])
+        self.planner = Planner(
+            config, session, state, boundaries, self.costs, write=self._write_record
+        )
         self._measurement: Measurement | None = None
         self.levers = LeverTrials(state)
         self._done: Done | None = None  # the outcome of the operators
@@ -123,8 +111,8 @@ class Tuner:
         """Gives back what the session holds."""
         for number in list(self._records):
             self._forget(number)
-        self._codes.clear()
-        self._facts.clear()
+        self.planner.codes.clear()
+        self.planner.facts.clear()
 
     def _forget(self, number: int) -> None:
         self.session.call("forget", record=number)
@@ -143,10 +131,10 @@ class Tuner:
         if not {"ops", "library"} & set(self.config.get("levers", ["ops"])):
             raise Done("nothing_found", "operators were not looked for, as asked by --levers")
         before = yield from self._record("record", values=False)
-        plan = self._plan(before)
+        plan = self.planner.plan(before)
         values = yield from self._record("values", values=True)
-        plan = self._prove(before, values, plan)
-        self._load_edits(plan)
+        plan = self.planner.prove(before, values, plan)
+        self.planner.load(plan, self.switch)
         if self.config.get("dry_run") or not self.config.get("live", True):
             raise Done("dry_run", "found and proved; nothing was switched, as asked")
         yield from self._meet("plan", plan["hash"])
@@ -159,7 +147,7 @@ class Tuner:
         yield "plain"
         yield from self._plain_until(self._record_step() - 1)
         recorded = yield from self._record("record", values=False)
-        self._find(recorded)
+        self.planner.find(recorded)
         self._write_record(recorded, "before")
         raise Done("recorded", "the step was recorded, as asked")
 
@@ -186,11 +174,11 @@ class Tuner:
         try:
             with self.costs.stage("plan", "plan_s"):
                 plan = self.session.call("load_plan", path=self.config["plan"])
-                self._facts = [source.facts_of_entry(entry) for entry in plan["memory"]]
+                self.planner.facts = [source.facts_of_entry(e) for e in plan["memory"]]
         except (native.NativeError, source.SourceRefused) as error:
             raise Done("refused", str(error).removeprefix("load_plan: ")) from None
         self.state.result.update(plan=plan["plan"], diffs=plan["diffs"], sites=plan["sites"])
-        self._load_edits(plan)
+        self.planner.load(plan, self.switch)
         with self.costs.stage("switch"):
             self.switch.set(True)
         self.state.event(f"plan {plan['hash']} applied before the first step", 0, "validating")
@@ -226,7 +214,9 @@ class Tuner:
             number = answer["record"]
             self._records.add(number)
             codes = record.describe_codes(answer.get("codes", []))
-            self._codes = {c["code"]: record.code_at(c["pointer"]) for c in answer.get("codes", [])}
+            self.planner.codes = {
+                code["code"]: record.code_at(code["pointer"]) for code in answer.get("codes", [])
+            }
             self.session.call("set_positions", record=number, codes=codes)
             labels = record.storage_labels(self.boundaries.root, self.boundaries.optimizer)
             self.session.call("set_labels", record=number, storages=labels)
@@ -258,116 +248,6 @@ class Tuner:
     def _write_record(self, number: int, when: str) -> None:
         with self.costs.stage("report", "write_s"):
             record.write(self.session, self.state, number, when)
-
-    # Finding and proving
-
-    def _plan(self, before: int) -> dict[str, Any]:
-        from opfuse import source
-
-        sites = self._find(before)
-        self._write_record(before, "before")
-        if not sites:
-            raise Done(
-                "nothing_found", "no chain of this step has a fused operator in the rulebook"
-            )
-        if not self.config.get("source", True):
-            raise Done("refused", "found, but edits of source code are switched off (--no-source)")
-        with self.costs.stage("facts", "facts_s"):
-            legal = [site for site in sites if not site.get("refusals")]
-            asked = "library" in self.config.get("levers", ["ops"])
-            if asked and any(site.get("own") for site in legal):
-                self._own_operators = not (problem := library.problem())
-                if problem:
-                    self.state.trouble(f"the operators of opfuse are not there: {problem}")
-            self._facts = source.collect_facts(legal, self._codes)
-        return self._ask_plan(before, self._facts)
-
-    def _find(self, number: int) -> list[dict[str, Any]]:
-        with self.costs.stage("find", "find_s"):
-            found = self.session.call("find", record=number)
-        self.state.result.update(found)
-        return found["sites"]
-
-    def _ask_plan(self, before: int, facts: list[dict[str, Any]]) -> dict[str, Any]:
-        with self.costs.stage("plan", "facts_s"):
-            plan = self.session.call(
-                "plan", record=before, facts=facts, own_operators=self._own_operators,
-                packages=library.versions(),
-            )  # fmt: skip
-        sites = [self._failed.get(site["id"], site) for site in plan["sites"]]
-        self.state.result.update(plan=plan["plan"], diffs=plan["diffs"], sites=sites)
-        for text in wording.sites(sites) if not self._failed else ():
-            self.state.event(text, self.boundaries.step)
-        if not plan["memory"]:
-            reasons = sorted({wording.refusal(site) for site in sites})
-            raise Done("refused", "; ".join(reasons) or "no site can be edited")
-        return plan
-
-    def _prove(self, before: int, values: int, plan: dict[str, Any]) -> dict[str, Any]:
-        """Proves every planned site; a site that fails leaves the plan, the others stay."""
-        plan = self._drop_absent(before, values, plan)
-        with self.costs.stage("prove", "prove_s"):
-            verdict = self.session.call("prove", record=values, seconds=self._proof_seconds())
-            self.session.call("release_values", record=values)
-        self.state.result["verdict"] = {"sites": verdict["sites"], "step": verdict["step"]}
-        if not verdict["step"]["accepted"]:
-            raise Done("refused", f"the step was not proved: {verdict['step']['reason']}")
-        failed = {
-            site["site"]: _refusal(site["reason"])
-            for site in verdict["sites"]
-            if not site["accepted"]
-        }
-        plan = self._without(before, plan, failed)
-        text = wording.proof(verdict, self.state.result["sites"], self.costs["prove_s"])
-        self.state.event(text, self.boundaries.step, "validating")
-        return plan
-
-    def _proof_seconds(self) -> float:
-        """After this long the proof leaves out what only makes its floors better known."""
-        return max(_PROOF_AT_LEAST_S, _PROOF_IN_STEPS * self.costs.plain_step())
-
-    def _drop_absent(self, before: int, values: int, plan: dict[str, Any]) -> dict[str, Any]:
-        """A site must run, and be legal, in the second recorded step too."""
-        with self.costs.stage("find", "find_s"):
-            again = {_site_key(s): s for s in self.session.call("find", record=values)["sites"]}
-        failed = {}
-        for site in self.state.result["sites"]:
-            found = again.get(_site_key(site))
-            if site["status"] != "planned":
-                continue
-            if found is None:
-                reason = f"it did not run again in step {self.boundaries.step}"
-                failed[site["id"]] = _refusal(reason)
-            elif found.get("refusals"):
-                failed[site["id"]] = found["refusals"][0]
-        return self._without(before, plan, failed)
-
-    def _without(
-        self, before: int, plan: dict[str, Any], failed: dict[int, dict[str, Any]]
-    ) -> dict[str, Any]:
-        """The plan less the sites that failed, each with its reason."""
-        if not failed:
-            return plan
-        for site in self.state.result["sites"]:
-            if site["id"] in failed:
-                site.update(status="refused", refusal=failed[site["id"]])
-                self._failed[site["id"]] = site
-                self.state.event(wording.site(site), self.boundaries.step)
-        self._facts = [fact for fact in self._facts if fact["site"] not in failed]
-        if not self._facts:
-            reasons = {refusal["reason"] for refusal in failed.values()}
-            raise Done("refused", "; ".join(sorted(reasons)))
-        return self._ask_plan(before, self._facts)
-
-    def _load_edits(self, plan: dict[str, Any]) -> None:
-        """Compiles the edited files; nothing runs differently yet."""
-        from opfuse import source
-
-        with self.costs.stage("facts", "facts_s"):
-            try:
-                self.switch.load(plan["memory"], self._facts)
-            except source.SourceRefused as refused:
-                raise Done("refused", str(refused)) from None
 
     # Switching and measuring
 
@@ -503,13 +383,3 @@ class Tuner:
 
     def _say_off(self, text: str) -> None:
         self.state.event(f"{text}; the original code is back", self.boundaries.step)
-
-
-def _refusal(reason: str) -> dict[str, Any]:
-    return {"row": 0, "reason": reason, "node": ""}
-
-
-def _site_key(site: dict[str, Any]) -> tuple[Any, ...]:
-    """What makes a site the same in two records."""
-    stack = [(p["file"], p["line"], p["column"]) for p in site["stack"]]
-    return site["rule"], site["function_class"], *stack

@@ -251,7 +251,8 @@ def holds_nothing():
     """Looks into our part from outside, as no user would: what does it still hold at the end?"""
     model = plain()
     agent = sys.modules["opfuse.agent"]._agent
-    print(json.dumps({"records": len(agent.tuner._records), "codes": len(agent.tuner._codes)}))
+    tuner = agent.tuner
+    print(json.dumps({"records": len(tuner._records), "codes": len(tuner.planner.codes)}))
     return model
 
 
