@@ -15,7 +15,7 @@ struct LaunchOptions {
   std::vector<std::string> command;
   std::string output;  // report directory; "" picks opfuse-report/<script>-<time>
   bool force = false;  // an existing output may be replaced
-  bool once = false, dry_run = false, strict = false, no_source = false;
+  bool once = false, dry_run = false, strict = false, no_source = false, search = false;
   bool attach = false;  // no command: a running Python is watched
   bool quiet = false, verbose = false, exit_code = false, open = false;
   bool markdown = false, csv = false;

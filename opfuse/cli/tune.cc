@@ -92,6 +92,9 @@ class Tune : public LaunchVerb {
          "(chains across functions and modules, in the graph that torch.compile captures), layout "
          "(channels_last), optimizer (its fused step), or all",
          &options_.levers},
+        {"--search", "",
+         "measure each kind of replacement by itself, in alternating steps, and keep what pays",
+         &options_.search},
         {"--versus", "compile",
          "afterwards run COMMAND once more with torch.compile of its model, until that is measured",
          &options_.versus},

@@ -114,6 +114,7 @@ void read_result(const Fields& from, Report* report) {
   read_candidates(from, "candidates", &report->candidates);
   if (const auto verdict = from.object("verdict")) read_verdict(*verdict, &report->verdict);
   if (const auto speed = from.object("ab")) read_speed(*speed, &report->speed);
+  read_levers(from, "search", &report->search);
   read_levers(from, "levers", &report->levers);
   if (from.has("versus"))
     if (const auto versus = from.object("versus")) read_versus(*versus, &report->versus);

@@ -161,6 +161,7 @@ Report read_all(const Fields& from) {
   }
   if (const auto step = from.object("step")) read_step_facts(*step, &report.step);
   if (const auto speed = from.object("speed")) read_speed(*speed, &report.speed);
+  read_levers(from, "search", &report.search);
   read_levers(from, "levers", &report.levers);
   if (from.has("versus"))
     if (const auto versus = from.object("versus")) read_versus(*versus, &report.versus);
@@ -208,6 +209,7 @@ std::string report_to_json(const Report& report) {
                  {"python", report.versions.python}}},
                {"step", json_of(report.step)},
                {"speed", json_of(report.speed)},
+               {"search", json_array(report.search)},
                {"levers", json_array(report.levers)},
                {"together", json_of(report.together)},
                {"versus", versus_json(report)},

@@ -32,10 +32,13 @@ TEST(ReportJson, LeversReadBack) {
   lever.name = "memory", lever.what = "what", lever.outcome = "tuned", lever.kept = true;
   lever.lines = {"import x"}, lever.where = "here";
   report.levers[0].speed.headline_wall = {1.5, 1.4, 1.6, 12};
+  report.search = report.levers;
   report.together.headline_wall = {2, 1.9, 2.1, 12};
   const auto back = parse_report(report_to_json(report), "report.json");
   ASSERT_TRUE(back.ok()) << back.error().message;
   ASSERT_EQ(back->levers.size(), 1u);
+  ASSERT_EQ(back->search.size(), 1u);
+  EXPECT_EQ(back->search[0].speed.headline_wall.pairs, 12);
   EXPECT_TRUE(back->levers[0].kept);
   EXPECT_EQ(back->levers[0].lines, std::vector<std::string>{"import x"});
   EXPECT_EQ(back->levers[0].where, "here");

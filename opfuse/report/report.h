@@ -232,6 +232,7 @@ struct Report {
   SideTimes old_side, new_side;
   SideTimes plain;  // steps before anything was switched
   Costs costs;
+  std::vector<Lever> search;  // kinds of replacement by themselves: named by their rule
   std::vector<Lever> levers;
   Versus versus;
   Speed together;  // everything that is kept against the original; no pairs: not measured

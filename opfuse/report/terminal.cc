@@ -199,8 +199,8 @@ void write_step(const Report& report, Writer* out) {
               Style::kDim);
 }
 
-void write_levers(const Report& report, Writer* out) {
-  for (const Lever& lever : report.levers) {
+void write_tried(const char* label, const std::vector<Lever>& tried, Writer* out) {
+  for (const Lever& lever : tried) {
     const auto ratio = ratio_of(lever.speed);
     const std::string gain =
         ratio ? fmt::format("{} over {}", format_interval(*ratio), plural(ratio->pairs, "pair"))
@@ -209,11 +209,15 @@ void write_levers(const Report& report, Writer* out) {
         lever.prepare_s >= 0.1 ? fmt::format(" (prepared in {})", format_seconds(lever.prepare_s))
                                : "";
     out->wrapped(
-        "  lever  ",
+        label,
         fmt::format("{}{}{}: {}{}{}", lever.name, lever.what.empty() ? "" : ", ", lever.what, gain,
                     ratio ? (lever.kept ? ", kept" : ", not kept") : "", ratio ? prepared : ""),
         lever.kept ? Style::kGood : Style::kPlain);
   }
+}
+
+void write_levers(const Report& report, Writer* out) {
+  write_tried("  lever  ", report.levers, out);
   const auto all = ratio_of(report.together);
   if (!all) return;
   const double old_s = report.together.old_step_s, new_s = report.together.new_step_s;
@@ -300,6 +304,7 @@ std::string terminal_text(const Report& report, const TerminalOptions& options) 
   Writer out(options);
   out.line(title(report), Style::kBold);
   write_sites(report, &out);
+  write_tried("  kind   ", report.search, &out);
   write_step(report, &out);
   write_levers(report, &out);
   if (!report.versus.name.empty()) out.wrapped("  versus ", versus_sentence(report), Style::kPlain);

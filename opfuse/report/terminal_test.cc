@@ -146,6 +146,19 @@ TEST(Terminal, LeversAreRowsOfTheirOwn) {
   EXPECT_DOUBLE_EQ(total_ratio(report)->ratio, 1.9);
 }
 
+TEST(Terminal, KindsThatWereTriedByThemselvesAreRows) {
+  TerminalOptions wide;
+  wide.width = 400;
+  Report report = report_of("tuned");
+  Lever kind = memory_lever();
+  kind.name = "mish", kind.what = "torch.nn.functional.mish at 2 places, 8 calls";
+  kind.kept = false;
+  report.search = {kind};
+  EXPECT_THAT(terminal_text(report, wide),
+              HasSubstr("kind   mish, torch.nn.functional.mish at 2 places, 8 calls: 1.50x [1.40, "
+                        "1.60] over 12 pairs, not kept"));
+}
+
 TEST(Terminal, ALeverAloneIsTheVerdict) {
   Report report = report_of("nothing_found");
   report.outcome = Outcome::kTuned;

@@ -143,7 +143,7 @@ class Agent:
             self.state.event(f"not tuned: {error}", step, "off")
             self.state.finish("refused", str(error))
             return
-        at_all = self.tuner is not None and self.tuner.switch.on
+        at_all = self.tuner is not None and self.tuner.edited
         self._put_back()
         text = f"{type(error).__name__}: {error}"
         what = "the original code is back" if at_all else "the script goes on as it is"
@@ -181,7 +181,7 @@ class Agent:
             return
         tuner = self.tuner
         for part in (
-            tuner.switch.roll_back, tuner.levers.undo, tuner.abandon, tuner.leave_ranks
+            tuner.roll_back, tuner.levers.undo, tuner.abandon, tuner.leave_ranks
         ):  # fmt: skip
             try:
                 part()

@@ -82,10 +82,7 @@ class Planner:
 
     def _ask_plan(self, before: int, facts: list[dict[str, Any]]) -> dict[str, Any]:
         with self.costs.stage("plan", "facts_s"):
-            plan = self.session.call(
-                "plan", record=before, facts=facts, own_operators=self._own_operators,
-                packages=library.versions(),
-            )  # fmt: skip
+            plan = self._call_plan(before, facts)
         sites = [self._failed.get(site["id"], site) for site in plan["sites"]]
         self.state.result.update(plan=plan["plan"], diffs=plan["diffs"], sites=sites)
         for text in wording.sites(sites) if not self._failed else ():
@@ -94,6 +91,12 @@ class Planner:
             reasons = sorted({wording.refusal(site) for site in sites})
             raise Done("refused", "; ".join(reasons) or "no site can be edited")
         return plan
+
+    def _call_plan(self, before: int, facts: list[dict[str, Any]]) -> dict[str, Any]:
+        return self.session.call(
+            "plan", record=before, facts=facts, own_operators=self._own_operators,
+            packages=library.versions(),
+        )  # fmt: skip
 
     def prove(self, before: int, values: int, plan: dict[str, Any]) -> dict[str, Any]:
         """Proves every planned site; a site that fails leaves the plan, the others stay."""
@@ -150,6 +153,17 @@ class Planner:
             reasons = {refusal["reason"] for refusal in failed.values()}
             raise Done("refused", "; ".join(sorted(reasons)))
         return self._ask_plan(before, self.facts)
+
+    def load_part(self, before: int, sites: set[int], switch: Switch) -> None:
+        """Loads the edits of some of the proved sites; the plan stays as it is."""
+        facts = [fact for fact in self.facts if fact["site"] in sites]
+        with self.costs.stage("plan", "facts_s"):
+            plan = self._call_plan(before, facts)
+        switch.load(plan["memory"], facts)
+
+    def leave_out(self, before: int, sites: dict[int, str]) -> dict[str, Any]:
+        """The plan less these sites, which were proved, each with the reason."""
+        return self._without(before, {}, {site: _refusal(why) for site, why in sites.items()})
 
     def load(self, plan: dict[str, Any], switch: Switch) -> None:
         """Compiles the edited files; nothing runs differently yet."""

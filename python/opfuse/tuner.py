@@ -19,6 +19,7 @@ from opfuse.levers import LeverTrials
 from opfuse.levers.lever import Context
 from opfuse.measurement import Measurement
 from opfuse.planning import Done, Planner
+from opfuse.search import Search
 from opfuse.state import State
 from opfuse.switch import Switch, SwitchRefused
 
@@ -51,6 +52,7 @@ class Tuner:
         )
         self._measurement: Measurement | None = None
         self.levers = LeverTrials(state)
+        self._searching: Search | None = None
         self._done: Done | None = None  # the outcome of the operators
 
     # What the agent calls
@@ -73,7 +75,7 @@ class Tuner:
         self._done = done
         if self.config["verb"] == "tune":
             if done.outcome != "tuned":
-                self.switch.roll_back()
+                self.roll_back()
             try:
                 yield from self._try_levers(done)
             except SwitchRefused as refused:
@@ -81,6 +83,17 @@ class Tuner:
         self._end(done)
         if self.config.get("once") and self.config["verb"] in ("tune", "versus"):
             yield from self._leave()
+
+    @property
+    def edited(self) -> bool:
+        """Does edited code run?"""
+        return self.switch.on or self._searching is not None
+
+    def roll_back(self) -> None:
+        """The original code. Safe at any time."""
+        if self._searching is not None:
+            self._searching.undo()
+        self.switch.roll_back()
 
     def abandon(self) -> None:
         """Ends a recording that is under way. Safe at any time."""
@@ -103,6 +116,8 @@ class Tuner:
             self.levers.interrupted(reason)
             self._end(self._done)
             return
+        if self._searching is not None:
+            self._searching.interrupted(reason)
         self.state.result["costs"] = self.costs.summary()
         self.state.event(reason, step)
         self.state.finish("undecided", reason)
@@ -139,6 +154,8 @@ class Tuner:
             raise Done("dry_run", "found and proved; nothing was switched, as asked")
         yield from self._meet("plan", plan["hash"])
         after = yield from self._validate((values, before))
+        if self.config.get("search"):
+            after = yield from self._search(before, values, after)
         self._write_record(after, "after")
         yield from self._meet("validated", plan["hash"])
         yield from self._measure()
@@ -215,7 +232,7 @@ class Tuner:
             self._records.add(number)
             codes = record.describe_codes(answer.get("codes", []))
             self.planner.codes = {
-                code["code"]: record.code_at(code["pointer"]) for code in answer.get("codes", [])
+                c["code"]: record.code_at(c["pointer"]) for c in answer.get("codes", [])
             }
             self.session.call("set_positions", record=number, codes=codes)
             labels = record.storage_labels(self.boundaries.root, self.boundaries.optimizer)
@@ -281,6 +298,23 @@ class Tuner:
                 return verdict
             verdicts.append(verdict)
         return verdicts[0]
+
+    def _search(self, before: int, values: int, after: int) -> Steps:
+        """Leaves in the switch what pays by itself; gives the record of the step with that."""
+        if self.ranks is not None:
+            self.state.trouble(
+                "--search: ranks cannot switch kinds together; all are measured at once"
+            )
+            return after
+        everything = self.switch
+        self._searching = Search(self.planner, self.state)
+        self.switch = yield from self._searching.run(before, everything, self._alternate)
+        self._searching = None
+        if self.switch is everything:
+            return after
+        everything.roll_back()
+        self._forget(after)
+        return (yield from self._validate((values, before)))
 
     def _measure(self) -> Steps:
         """Old and new in random order until the session has decided; the better one stays."""
@@ -361,7 +395,7 @@ class Tuner:
         if self.ranks is not None and done.outcome in ("nothing_found", "refused", "failed"):
             self.ranks.call_off(f"rank {self.ranks.rank}: {done.reason}")
         if not kept:
-            self.switch.roll_back()
+            self.roll_back()
         self.needs_gradient_guard = self.switch.on and self.boundaries.inference
         better = kept or bool(self.levers.kept)
         text = wording.end(done.outcome, done.reason)

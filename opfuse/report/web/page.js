@@ -156,7 +156,7 @@ function main() {
   const report = readJson("report-data");
   const steps = readSteps(readJson("timeline-data"));
   const timeline = timelineSection(steps);
-  const sections = [timesSection(report), leversSection(report), versusSection(report), adviceSection(report), changesSection(report, steps), callSection(report, steps), proofSection(report),
+  const sections = [timesSection(report), searchSection(report), leversSection(report), versusSection(report), adviceSection(report), changesSection(report, steps), callSection(report, steps), proofSection(report),
     timeline && timeline.node, leftSection(report), logSection(report)].filter(Boolean);
   const links = sections.map((s) => el("a", {href: `#${s.id}`}, s.querySelector("h2").textContent));
   document.getElementById("main").append(firstScreen(report, steps),

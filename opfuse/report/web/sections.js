@@ -70,17 +70,28 @@ function ratioRows(report) {
   ].filter(Boolean);
 }
 
-// Levers
+// What was tried by itself: kinds of replacement, levers
+
+function triedCells(name, speed, note) {
+  const i = speed.headline_wall.pairs > 0 ? speed.headline_wall : speed.choosing;
+  return [name, num(i.pairs ? formatSeconds(speed.old_step_s) : "–"), num(i.pairs ? formatSeconds(speed.new_step_s) : "–"),
+    num(i.pairs ? `${times(i.ratio)} [${i.low.toFixed(2)}, ${i.high.toFixed(2)}]` : "–"), note];
+}
+
+function triedRows(list) {
+  return list.map((l) => triedCells(`${l.name}${l.what ? `: ${l.what}` : ""}`, l.speed, l.kept ? "kept" : l.reason));
+}
+
+function searchSection(report) {
+  if (!report.search.length) return null;
+  return section("search", "Each kind by itself", "Each kind of replacement against the code as it was by then, taking turns. What did not pay by itself was left out.",
+    table(["replacement", num("without"), num("with"), num("ratio"), ""], triedRows(report.search)));
+}
 
 function leversSection(report) {
   if (!report.levers.length) return null;
-  const cells = (name, speed, note) => {
-    const i = speed.headline_wall.pairs > 0 ? speed.headline_wall : speed.choosing;
-    return [name, num(i.pairs ? formatSeconds(speed.old_step_s) : "–"), num(i.pairs ? formatSeconds(speed.new_step_s) : "–"),
-      num(i.pairs ? `${times(i.ratio)} [${i.low.toFixed(2)}, ${i.high.toFixed(2)}]` : "–"), note];
-  };
-  const rows = report.levers.map((l) => cells(`${l.name}${l.what ? `: ${l.what}` : ""}`, l.speed, l.kept ? "kept" : l.reason));
-  if (report.together.choosing.pairs > 0) rows.push(cells("everything that is kept, against the original code", report.together, ""));
+  const rows = triedRows(report.levers);
+  if (report.together.choosing.pairs > 0) rows.push(triedCells("everything that is kept, against the original code", report.together, ""));
   const lines = report.levers.filter((l) => l.kept).flatMap((l) => [`# ${l.where || "at the top of the script"}`, ...l.lines]);
   return section("levers", "Beside operators", "Tried after the operators were decided, off and on taking turns. Memory changes no bit; the others were proved first and may differ in rounding.",
     table(["lever", num("off"), num("on"), num("ratio"), ""], rows),
