@@ -49,9 +49,10 @@ def test_pip_install_without_isolation_builds_against_the_torch_that_is_there(tm
     # torch and scikit-build-core of this environment, seen from the new one.
     (site / "host.pth").write_text(f"{Path(torch.__file__).parent.parent}\n")
     pip = [python, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-index", ROOT]
-    # The compiler's options of `make build`, so that its compiler cache is of use.
+    # The compiler and options of `make build`, so that its compiler cache is of use.
     pip += ["--config-settings=cmake.define.OPFUSE_WERROR=ON"]
-    done = subprocess.run([str(c) for c in pip], capture_output=True, text=True)
+    env = {**os.environ, "CXX": "c++"}
+    done = subprocess.run([str(c) for c in pip], capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
     version = re.search(r"opfuse VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text())[1]

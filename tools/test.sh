@@ -21,4 +21,4 @@ jobs=${OPFUSE_TEST_JOBS:-2}
 # Several tests run ranks, signals and a browser against the clock of a machine that others may use: one
 # that fails is run once more, and the summary lists it as RERUN.
 exec .venv/bin/python -m pytest test -ra --reruns 1 --durations=20 \
-  -n "$jobs" --dist loadfile "$@"
+  -n "$jobs" --dist loadfile --no-loadscope-reorder "$@"
