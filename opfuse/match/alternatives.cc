@@ -178,7 +178,8 @@ void every_product(PatternEdit base, std::vector<ValueId> terms, ValueId number,
   }
   for (size_t i = 0; i < terms.size(); ++i)
     for (size_t j = i + 1; j < terms.size(); ++j) {
-      PatternEdit next = base;
+      const bool last = i + 2 == terms.size();
+      PatternEdit next = last ? std::move(base) : PatternEdit(base);
       std::vector<ValueId> rest;
       for (size_t k = 0; k < terms.size(); ++k)
         if (k != i && k != j) rest.push_back(terms[k]);
