@@ -201,23 +201,32 @@ std::string trace_text(const TraceReport& r, const TraceTextOptions& options) {
 }
 
 std::string traces_text(const std::vector<TraceReport>& reports, size_t top) {
+  using Chain = std::tuple<std::string, std::string, std::string>;
+  struct Sum {
+    int64_t calls = 0, ns = 0;
+  };
   struct Spread {
     size_t traces = 0;
     int64_t least_calls = 0, most_calls = 0, least_ns = 0, most_ns = 0, all_ns = 0;
   };
-  std::map<std::tuple<std::string, std::string, std::string>, Spread> chains;
-  for (const TraceReport& r : reports)
+  std::map<Chain, Spread> chains;
+  for (const TraceReport& r : reports) {
+    std::map<Chain, Sum> here;  // several findings of a trace may be one chain
     for (const TraceFinding& f : r.findings) {
-      Spread& s = chains[{f.rule, f.module.empty() ? f.source : f.module, f.shapes}];
-      const bool first = s.traces++ == 0;
-      s.least_calls = first ? f.calls : std::min(s.least_calls, f.calls);
-      s.most_calls = std::max(s.most_calls, f.calls);
-      s.least_ns = first ? f.price.now_ns : std::min(s.least_ns, f.price.now_ns);
-      s.most_ns = std::max(s.most_ns, f.price.now_ns);
-      s.all_ns += f.price.now_ns;
+      Sum& sum = here[{f.rule, f.module.empty() ? f.source : f.module, f.shapes}];
+      sum.calls += f.calls, sum.ns += f.price.now_ns;
     }
-  std::vector<std::pair<std::tuple<std::string, std::string, std::string>, Spread>> rows(
-      chains.begin(), chains.end());
+    for (const auto& [chain, sum] : here) {
+      Spread& s = chains[chain];
+      const bool first = s.traces++ == 0;
+      s.least_calls = first ? sum.calls : std::min(s.least_calls, sum.calls);
+      s.most_calls = std::max(s.most_calls, sum.calls);
+      s.least_ns = first ? sum.ns : std::min(s.least_ns, sum.ns);
+      s.most_ns = std::max(s.most_ns, sum.ns);
+      s.all_ns += sum.ns;
+    }
+  }
+  std::vector<std::pair<Chain, Spread>> rows(chains.begin(), chains.end());
   std::ranges::stable_sort(
       rows, [](const auto& a, const auto& b) { return a.second.all_ns > b.second.all_ns; });
   std::string text = fmt::format("\n{}:\n", plural(static_cast<int64_t>(reports.size()), "trace"));

@@ -61,17 +61,19 @@ function reportSection(report) {
 function spreadSection(reports) {
   if (reports.length < 2) return null;
   const chains = new Map();
-  for (const report of reports)
+  reports.forEach((report, trace) => {
     for (const f of report.findings) {
       const key = [f.rule, f.module || f.source, f.shapes].join("\n");
-      const entry = chains.get(key) || {f, calls: [], times: []};
-      entry.calls.push(f.calls);
-      entry.times.push(f.now_ns);
-      chains.set(key, entry);
+      if (!chains.has(key)) chains.set(key, {f, sums: new Map()});
+      const {sums} = chains.get(key);  // several findings of a trace may be one chain
+      const sum = sums.get(trace) || {calls: 0, ns: 0};
+      sums.set(trace, {calls: sum.calls + f.calls, ns: sum.ns + f.now_ns});
     }
+  });
   const span = (values, format) => `${format(Math.min(...values))} to ${format(Math.max(...values))}`;
   const rows = [...chains.values()].map((c) => [el("strong", {}, c.f.rule), place(c.f), el("code", {}, c.f.shapes),
-    num(`${c.times.length} of ${reports.length}`), num(span(c.calls, formatCount)), num(span(c.times, formatNs))]);
+    num(`${c.sums.size} of ${reports.length}`), num(span([...c.sums.values()].map((s) => s.calls), formatCount)),
+    num(span([...c.sums.values()].map((s) => s.ns), formatNs))]);
   return el("section", {}, el("h2", {}, "All traces"), el("p", {class: "lead"}, `${plural(reports.length, "trace")}: the same chain from the least to the most.`),
     rows.length ? table(["chain", "where", "result", num("traces"), num("calls"), num("now")], rows) : el("p", {}, "No chain in any of them."));
 }
