@@ -4,9 +4,11 @@ build/. The program itself is OPFUSE_BIN.
 What a run decides depends on the machine; everything else that these tests assert does not.
 """
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -54,6 +56,14 @@ class Finished:
         return state
 
 
+def kill_tree(pid: int) -> None:
+    """Ends a process and everything that it started."""
+    with contextlib.suppress(OSError):
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            kill_tree(int(child))
+        os.kill(pid, signal.SIGKILL)
+
+
 class Program:
     """`program("tune", "--once", command=[...])` runs the program in a folder of its own."""
 
@@ -75,7 +85,11 @@ class Program:
 
     def __call__(self, *flags, timeout=240, **options) -> Finished:
         process, out = self.start(*flags, **options)
-        stdout, stderr = process.communicate(timeout=timeout)
+        try:
+            stdout, stderr = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            kill_tree(process.pid)  # ranks outlive their launcher otherwise
+            raise
         return Finished(process.returncode, stdout, stderr, out)
 
     def apply(self, *words, cwd=None):
