@@ -28,7 +28,7 @@ demo: build ## Tune EfficientNet-B0 training and prove it: a few minutes, quick 
 	@if [ -x tools/demo.sh ]; then tools/demo.sh; \
 	else echo 'make demo: expected tools/demo.sh, found none' >&2; exit 1; fi
 
-test: ## All tests: C++, then Python and the browser; at most 15 minutes on 2 cores
+test: ## All tests: C++, then Python and the browser; half an hour on 2 cores
 	@tools/bootstrap.sh test
 	@tools/build.sh $(PRESET) all
 	@tools/test.sh $(PRESET)
