@@ -18,7 +18,7 @@ endif()
 find_program(OPFUSE_CCACHE ccache)
 if(OPFUSE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # Without the sloppiness ccache passes on every file that uses a precompiled header; with the base
-  # directory, build folders and clones share what is in the cache.
+  # directory, build folders and clones share what is in the cache, but for such files.
   set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}"
     CCACHE_SLOPPINESS=pch_defines,time_macros "${OPFUSE_CCACHE}")
 endif()

@@ -81,8 +81,7 @@ class Planner:
         return found["sites"]
 
     def _ask_plan(self, before: int, facts: list[dict[str, Any]]) -> dict[str, Any]:
-        with self.costs.stage("plan", "facts_s"):
-            plan = self._call_plan(before, facts)
+        plan = self._call_plan(before, facts)
         sites = [self._failed.get(site["id"], site) for site in plan["sites"]]
         self.state.result.update(plan=plan["plan"], diffs=plan["diffs"], sites=sites)
         for text in wording.sites(sites) if not self._failed else ():
@@ -93,10 +92,11 @@ class Planner:
         return plan
 
     def _call_plan(self, before: int, facts: list[dict[str, Any]]) -> dict[str, Any]:
-        return self.session.call(
-            "plan", record=before, facts=facts, own_operators=self._own_operators,
-            packages=library.versions(),
-        )  # fmt: skip
+        with self.costs.stage("plan", "facts_s"):
+            return self.session.call(
+                "plan", record=before, facts=facts, own_operators=self._own_operators,
+                packages=library.versions(),
+            )  # fmt: skip
 
     def prove(self, before: int, values: int, plan: dict[str, Any]) -> dict[str, Any]:
         """Proves every planned site; a site that fails leaves the plan, the others stay."""
@@ -157,9 +157,11 @@ class Planner:
     def load_part(self, before: int, sites: set[int], switch: Switch) -> None:
         """Loads the edits of some of the proved sites; the plan stays as it is."""
         facts = [fact for fact in self.facts if fact["site"] in sites]
-        with self.costs.stage("plan", "facts_s"):
-            plan = self._call_plan(before, facts)
-        switch.load(plan["memory"], facts)
+        self._load(self._call_plan(before, facts), facts, switch)
+
+    def plan_again(self, before: int) -> None:
+        """Makes the whole plan the session's again, after some of it was loaded."""
+        self._call_plan(before, self.facts)
 
     def leave_out(self, before: int, sites: dict[int, str]) -> dict[str, Any]:
         """The plan less these sites, which were proved, each with the reason."""
@@ -167,11 +169,14 @@ class Planner:
 
     def load(self, plan: dict[str, Any], switch: Switch) -> None:
         """Compiles the edited files; nothing runs differently yet."""
+        self._load(plan, self.facts, switch)
+
+    def _load(self, plan: dict[str, Any], facts: list[dict[str, Any]], switch: Switch) -> None:
         from opfuse import source
 
         with self.costs.stage("facts", "facts_s"):
             try:
-                switch.load(plan["memory"], self.facts)
+                switch.load(plan["memory"], facts)
             except source.SourceRefused as refused:
                 raise Done("refused", str(refused)) from None
 

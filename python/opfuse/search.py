@@ -96,11 +96,11 @@ class Search:
                 current = trial
         self.undo()
         if not kept or len(kept) == len(kinds):
+            self.planner.plan_again(before)
             return everything
-        reasons = {row["name"]: row["reason"] for row in self.rows}
         lost = {
-            site: f"measured by itself it is not faster: {reasons[kind.rule]}"
-            for kind in kinds if kind not in kept for site in kind.sites
+            site: f"measured by itself it is not faster: {row['reason']}"
+            for kind, row in zip(kinds, self.rows) if not row["kept"] for site in kind.sites
         }  # fmt: skip
         self.planner.leave_out(before, lost)
         return current
