@@ -65,7 +65,9 @@ def test_the_diff_is_the_published_edit(efficientnet):
 def rows(text: str, rank: int = 0) -> list[tuple[float, int]]:
     """Loss and launches of npu_silu, step by step."""
     words = [line.split() for line in text.splitlines() if "0x" in line]
-    return [(float.fromhex(row[2]), int(row[3])) for row in words if row[0] == str(rank)]
+    own = [row for row in words if row[0] == str(rank)]
+    assert [int(row[1]) for row in own] == list(range(1, len(own) + 1)), "a torn line"
+    return [(float.fromhex(row[2]), int(row[3])) for row in own]
 
 
 def losses(text: str, rank: int = 0) -> list[float]:

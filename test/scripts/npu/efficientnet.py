@@ -26,6 +26,12 @@ WORDS = dict(word.split("=") for word in sys.argv[2:])
 SIZE = 64
 
 
+def say(*words):
+    """A line in one write: the ranks share the pipe, and print writes word by word."""
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
 def average(parameters):
     """Gradients of all ranks in one buffer: to the host, summed, back."""
     gradients = [p.grad for p in parameters]
@@ -67,8 +73,8 @@ for step in range(1, int(sys.argv[1]) + 1):
         average(model.parameters())
     optimizer.step()
     launched = torch_npu.launches("npu_silu") - launches
-    print(rank, step, loss.item().hex(), launched, torch.npu.max_memory_allocated(), flush=True)
+    say(rank, step, loss.item().hex(), launched, torch.npu.max_memory_allocated())
     torch.npu.reset_peak_memory_stats()
-print(rank, "original code" if MemoryEfficientSwish.forward.__code__.co_code == code else "edited")
+say(rank, "original code" if MemoryEfficientSwish.forward.__code__.co_code == code else "edited")
 if RANKS > 1:
     dist.destroy_process_group()
