@@ -1,7 +1,9 @@
 #include "opfuse/graph/infer.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -97,8 +99,7 @@ class EdgeFinder {
     return candidate.node == kNone || result_.has_memory || reader - candidate.node <= kWindow;
   }
 
-  // The likeliest first. Values of known shape and dtype must agree; others by the size of their
-  // memory.
+  // Values of known shape and dtype must agree; others by the size of their memory.
   std::vector<Candidate> candidates_for(const TensorMeta& wanted, NodeId reader) {
     std::vector<Candidate> found;
     const auto collect = [&](std::vector<Candidate>& list, bool by_size) {
@@ -118,10 +119,25 @@ class EdgeFinder {
     const int64_t bytes = bytes_of(wanted);
     if (bytes > 0)
       if (auto it = sized_.find(rounded(bytes)); it != sized_.end()) collect(it->second, true);
-    std::ranges::stable_sort(found, [&](const Candidate& a, const Candidate& b) {
-      return likeliness(a, reader) > likeliness(b, reader);
-    });
     return found;
+  }
+
+  // At most `count` of the candidates, the likeliest first; of equals, the first.
+  std::vector<Candidate> likeliest(const std::vector<Candidate>& candidates, size_t count,
+                                   NodeId reader) const {
+    using Ranked = std::tuple<int, NodeId, ptrdiff_t>;  // likeliness, then the place from the front
+    std::vector<Ranked> ranked;
+    ranked.reserve(candidates.size());
+    for (const Candidate& candidate : candidates) {
+      const auto [rank, node] = likeliness(candidate, reader);
+      ranked.emplace_back(rank, node, -static_cast<ptrdiff_t>(ranked.size()));
+    }
+    count = std::min(count, ranked.size());
+    std::ranges::partial_sort(ranked, ranked.begin() + static_cast<ptrdiff_t>(count),
+                              std::greater{});
+    std::vector<Candidate> first;
+    for (size_t i = 0; i < count; ++i) first.push_back(candidates[-std::get<2>(ranked[i])]);
+    return first;
   }
 
   // A result that nothing has read is what is computed with next, the newest first. Then what the
@@ -188,18 +204,18 @@ class EdgeFinder {
   void bind_group(NodeId id, const Look& look, const std::vector<std::pair<int, int>>& places) {
     const TensorMeta wanted =
         meta(graph().nodes[id].inputs[places[0].first].values[places[0].second]);
-    const std::vector<Candidate> all = candidates_for(wanted, id);
     std::vector<Candidate> certain, others;
-    for (const Candidate& c : all) (must_be_read_here(c, look) ? certain : others).push_back(c);
+    for (const Candidate& c : candidates_for(wanted, id))
+      (must_be_read_here(c, look) ? certain : others).push_back(c);
     std::vector<std::pair<ValueId, Proof>> chosen;
-    for (const Candidate& c : certain)
-      if (chosen.size() < places.size()) chosen.emplace_back(c.value, Proof::kP2);
+    for (const Candidate& c : likeliest(certain, places.size(), id))
+      chosen.emplace_back(c.value, Proof::kP2);
     const size_t open = places.size() - chosen.size();
-    for (size_t i = 0; i < open && i < others.size(); ++i) {
-      const bool has_memory = others[i].buffer != kNone;
-      const bool only = others.size() <= open;
-      chosen.emplace_back(others[i].value, only ? (has_memory ? Proof::kP2 : Proof::kP1)
-                                                : (has_memory ? Proof::kP1 : Proof::kP0));
+    const bool only = others.size() <= open;
+    for (const Candidate& c : likeliest(others, open, id)) {
+      const bool has_memory = c.buffer != kNone;
+      chosen.emplace_back(c.value, only ? (has_memory ? Proof::kP2 : Proof::kP1)
+                                        : (has_memory ? Proof::kP1 : Proof::kP0));
     }
     if (chosen.empty()) return add_external(id, look, places);
     // x * x: fewer values than places.

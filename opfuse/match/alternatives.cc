@@ -21,10 +21,15 @@ using graph::Node;
 using graph::NodeId;
 using graph::ValueId;
 
+// Products in any order that have been written out, with the graph around them: see
+// as_one_product().
+using Expanded = std::set<size_t>;
+
 // What a row looks at: one operator of a pattern's graph.
 struct Place {
   const Graph& graph;
   NodeId id;
+  Expanded* expanded;
 
   const Node& node() const { return graph.nodes[id]; }
   bool is(std::string_view op) const { return node().op == op; }
@@ -190,6 +195,48 @@ void every_product(PatternEdit base, std::vector<ValueId> terms, ValueId number,
     }
 }
 
+size_t mixed(size_t a, size_t b) { return a ^ (b + 0x9e3779b97f4a7c15 + (a << 6) + (a >> 2)); }
+
+size_t hash_of(const graph::Attr& attr) {
+  return std::hash<std::string>{}(graph::print_attr(attr));
+}
+
+// What `node` computes, from what its operands are.
+size_t hash_of(const Node& node, const std::vector<size_t>& values) {
+  size_t hash = std::hash<std::string_view>{}(node.op);
+  for (const graph::Input& input : node.inputs) {
+    for (ValueId v : input.values) hash = mixed(hash, v == kNone ? 0 : values[v]);
+    if (input.kind == graph::InputKind::kAttr) hash = mixed(hash, hash_of(input.attr));
+  }
+  return hash;
+}
+
+// A hash of the graph in which the product that ends in `p` is one operator over `factors` in no
+// order: equal for all that product_order() makes of one another.
+size_t as_one_product(const Place& p, const std::vector<ValueId>& factors) {
+  std::vector<size_t> values(p.graph.values.size());
+  for (size_t v = 0; v < values.size(); ++v) {
+    const graph::Value& value = p.graph.values[v];
+    values[v] = value.meta.number ? std::hash<double>{}(*value.meta.number) : v;
+  }
+  for (NodeId id = 0; id < static_cast<NodeId>(p.graph.nodes.size()); ++id) {
+    const Node& node = p.graph.nodes[id];
+    size_t hash = hash_of(node, values);
+    if (id == p.id) {
+      std::vector<size_t> unordered;
+      for (ValueId v : factors) unordered.push_back(values[v]);
+      std::ranges::sort(unordered);
+      hash = factors.size();
+      for (size_t factor : unordered) hash = mixed(hash, factor);
+    }
+    for (size_t i = 0; i < node.outputs.size(); ++i)
+      if (node.outputs[i] != kNone) values[node.outputs[i]] = mixed(hash, i);
+  }
+  size_t hash = p.graph.nodes.size();
+  for (ValueId v : p.graph.results) hash = mixed(hash, values[v]);
+  return hash;
+}
+
 // (a * b) * c -> a * (b * c), for three and four factors
 void product_order(const Place& p, Made* made) {
   if (!is_whole_product(p)) return;
@@ -198,6 +245,7 @@ void product_order(const Place& p, Made* made) {
   const auto is_number = [&](ValueId v) { return p.is_number(v); };
   if (factors.size() < 3 || factors.size() > 4 || std::ranges::count_if(factors, is_number) > 1)
     return;
+  if (!p.expanded->insert(as_one_product(p, factors)).second) return;
   const auto number = std::ranges::find_if(factors, is_number);
   every_product(PatternEdit(p.graph), factors, number == factors.end() ? kNone : *number,
                 p.result(), made);
@@ -247,6 +295,19 @@ std::string key_of(const Graph& graph) {
   return text;
 }
 
+// `spelling` with the graph that `row` made of its own.
+Spelling remade(const Spelling& spelling, Graph graph, std::string_view row) {
+  Spelling other{.name = spelling.name,
+                 .graph = std::move(graph),
+                 .line = spelling.line,
+                 .equivalence = spelling.equivalence,
+                 .absent = spelling.absent,
+                 .numbers = spelling.numbers,
+                 .rows = spelling.rows};
+  if (std::ranges::find(other.rows, row) == other.rows.end()) other.rows.emplace_back(row);
+  return other;
+}
+
 }  // namespace
 
 std::span<const CanonicalRow> alternative_rows() {
@@ -266,20 +327,17 @@ std::vector<Spelling> alternatives_of(const Spelling& spelling) {
   }
   std::vector<Spelling> all = {spelling};
   std::set<std::string> known = {key_of(PatternEdit(spelling.graph).finish(externals))};
+  Expanded expanded;
   for (size_t next = 0; next < all.size(); ++next) {
     for (const Row& row : rows())
       for (NodeId id = 0; id < static_cast<NodeId>(all[next].graph.nodes.size()); ++id) {
         Made made;
-        row.make({all[next].graph, id}, &made);
+        row.make({all[next].graph, id, &expanded}, &made);
         for (PatternEdit& edit : made) {
           if (all.size() > kMaxAlternatives) break;
           Graph graph = edit.finish(externals);
           if (!known.insert(key_of(graph)).second) continue;
-          Spelling other = all[next];
-          other.graph = std::move(graph);
-          if (std::ranges::find(other.rows, row.text.name) == other.rows.end())
-            other.rows.emplace_back(row.text.name);
-          all.push_back(std::move(other));
+          all.push_back(remade(all[next], std::move(graph), row.text.name));
         }
       }
   }
