@@ -31,7 +31,7 @@ def test_levers_are_tried_after_the_operators(program, project, plain_output):
     assert sides.index("memory_on") > sides.index("new")
     assert run.report["verdict"]["validation"]["accepted"]
     levers = {lever["name"]: lever for lever in run.report["levers"]}
-    assert list(levers) == ["memory", "graph", "layout", "optimizer"]
+    assert list(levers) == ["graph", "layout", "optimizer", "memory"]
     kept = [name for name, lever in levers.items() if lever["kept"]]
     several = len(kept) + (run.report["speed"]["outcome"] == "tuned") > 1 and bool(kept)
     assert (run.report["together"]["choosing"]["pairs"] > 0) == several

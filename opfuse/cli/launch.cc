@@ -43,10 +43,10 @@ bool one_of(const std::string& value, std::initializer_list<const char*> allowed
 
 Result<std::vector<std::string>> parse_levers(const std::string& text) {
   // In the order in which they are tried.
-  static const std::vector<std::string> all = {"ops",   "library", "memory",
-                                               "graph", "layout",  "optimizer"};
+  static const std::vector<std::string> all = {"ops",    "library",   "graph",
+                                               "layout", "optimizer", "memory"};
   if (text == "all") return all;
-  const std::string expected = "expected all, or of ops, library, memory, graph, layout, optimizer";
+  const std::string expected = "expected all, or of ops, library, graph, layout, optimizer, memory";
   std::set<std::string> asked;
   std::istringstream words(text);
   for (std::string word; std::getline(words, word, ',');) {

@@ -88,9 +88,9 @@ class Tune : public LaunchVerb {
          &options_.budget_seconds},
         {"--levers", "LIST",
          "what to try, separated by commas: ops (default: PyTorch's own fused operators), library "
-         "(those of opfuse.functional too), memory (a caching allocator for CPU tensors), graph "
-         "(chains across functions and modules, in the graph that torch.compile captures), layout "
-         "(channels_last), optimizer (its fused step), or all",
+         "(those of opfuse.functional too), graph (chains across functions and modules, in the "
+         "graph that torch.compile captures), layout (channels_last), optimizer (its fused step), "
+         "memory (a caching allocator for CPU tensors), or all",
          &options_.levers},
         {"--search", "",
          "measure each kind of replacement by itself, in alternating steps, and keep what pays",

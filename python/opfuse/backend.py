@@ -2,9 +2,11 @@
 the graph that Dynamo captures; the graph runs eagerly, under ordinary autograd.
 
 The chains are found as in a recorded step, across modules and functions. The first call runs the
-captured graph as it is; there each chain's replacement is proved on the values of that call, in
-float64 and in their own dtype, with gradients and buffers (opfuse.chain_proof). From the second
-call on the graph runs with those that held. What is not replaced is exactly what Dynamo captured.
+captured graph as it is, up to the end of a chain; there its replacement is proved on the values of
+that call, in float64 and in their own dtype, with gradients and buffers (opfuse.chain_proof), and
+one that holds gives the values that the call goes on with: what the chain had saved for its
+backward is let go. From the second call on the graph runs with those that held. What is not
+replaced is exactly what Dynamo captured.
 
     import opfuse.backend
     model = opfuse.backend.optimize(model)            # or torch.compile(model, backend="opfuse")
@@ -224,7 +226,8 @@ class _Callable:
 
 
 class _FirstCall(Interpreter):
-    """Runs the captured graph as it is; proves each chain where its last operator has run."""
+    """Runs the captured graph; where a chain's last operator has run it is proved, and replaced if
+    the proof holds."""
 
     def __init__(self, graph: GraphModule, chains: list[Chain]) -> None:
         super().__init__(graph)
@@ -246,7 +249,12 @@ class _FirstCall(Interpreter):
             proof.hold(self.env)
         result = super().run_node(n)
         for chain in self.ends.get(n, ()):
-            chain.report.refusal = self.proofs.pop(id(chain)).problem()
+            proof = self.proofs.pop(id(chain))
+            chain.report.refusal = proof.problem()
+            if not chain.report.refusal:
+                made = dict(zip(chain.outputs, proof.adopted() or ()))
+                result = made.pop(n, result)
+                self.env.update(made)
         return result
 
 

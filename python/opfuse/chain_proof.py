@@ -31,7 +31,8 @@ class Proof:
     def __init__(self, chain: Chain, graph: GraphModule) -> None:
         self.chain = chain
         self.graph = graph
-        self.values: dict[Node, Any] = {}
+        self.originals: dict[Node, Any] = {}
+        self.values: dict[Node, Any] = {}  # the same, copies of what may be written
         self.versions: dict[Node, int] = {}
 
     def hold(self, env: dict[Node, Any]) -> None:
@@ -39,7 +40,7 @@ class Proof:
         for node in self.chain.inputs:
             if node in self.values or node not in env:
                 continue
-            value = env[node]
+            value = self.originals[node] = env[node]
             if isinstance(value, Tensor):
                 self.versions[node] = value._version
                 if not value.requires_grad and value.numel() <= _SMALL:
@@ -68,6 +69,40 @@ class Proof:
             if not found:
                 return ""
         return found
+
+    def adopted(self) -> tuple[Any, ...] | None:
+        """What the fused operator gives on the call's own inputs, as `chain.outputs`, after a proof
+        that held. Buffers that the chain has written are first as they were before it. None, and
+        nothing has changed, where that cannot be done: on other devices and where numbers are
+        drawn, which would be drawn twice.
+        """
+        tensors = {n: v for n, v in self.originals.items() if isinstance(v, Tensor)}
+        if any(tensor.device.type != "cpu" for tensor in tensors.values()):
+            return None
+        # By value: batch norm's running statistics change without a new version.
+        written = [n for n, tensor in tensors.items() if not _same(tensor, self.values[n])]
+        after = {node: tensors[node].detach().clone() for node in written}
+        drawn = torch.get_rng_state()
+        try:
+            _write(tensors, {node: self.values[node] for node in written})
+            results = self.chain.call(self.originals)
+        except Exception:  # as on a proof's values, but memory may be short
+            results = None
+        if results is None or not torch.equal(drawn, torch.get_rng_state()):
+            torch.set_rng_state(drawn)
+            _write(tensors, after)
+            return None
+        return results
+
+
+def _same(tensor: Tensor, before: Tensor) -> bool:
+    return before is tensor or torch.equal(before, tensor)
+
+
+@torch.no_grad()
+def _write(tensors: dict[Node, Tensor], values: dict[Node, Tensor]) -> None:
+    for node, value in values.items():
+        tensors[node].copy_(value)
 
 
 def _first_samples(values: dict[Node, Any]) -> dict[Node, Any] | None:
