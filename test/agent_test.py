@@ -292,6 +292,21 @@ def test_a_lagging_rank_means_no_switch():
     assert changed == {0: "rank 1 lags behind", 1: "rank 1 lags behind"}
 
 
+@pytest.mark.parametrize("refusals", [("", ""), ("", "cannot"), ("will not", "cannot")])
+def test_a_vote_is_refused_by_any_rank(refusals):
+    from opfuse.distributed import Ranks
+
+    store = StoreDouble()
+    ranks = [Ranks(store, rank, 2) for rank in (0, 1)]
+    for rank, refusal in zip(ranks, refusals):
+        rank.vote("lever", refusal)
+    steps = iter(range(1, 20))
+    while not all([rank.due("lever", step) for step in [next(steps)] for rank in ranks]):
+        pass
+    first = next((f"rank {k}: {refusal}" for k, refusal in enumerate(refusals) if refusal), "")
+    assert [rank.refusal("lever") for rank in ranks] == [first, first]
+
+
 # Entry
 
 

@@ -48,7 +48,13 @@ def context(root, optimizer=None, session=None):
 
     boundaries = SimpleNamespace(root=root, optimizer=optimizer, compiles=False)
     return Context(
-        {}, session or Session(), boundaries, Switch(), record=record, forget=lambda number: None
+        {},
+        session or Session(),
+        boundaries,
+        Switch(),
+        record=record,
+        forget=lambda number: None,
+        leave_ranks=lambda: None,
     )
 
 

@@ -27,7 +27,7 @@ from torch._higher_order_ops.wrap import tag_activation_checkpoint
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils.checkpoint import checkpoint
 
-from opfuse import capture, library, native
+from opfuse import capture, library, memory, native
 from opfuse.chain_proof import Proof
 from opfuse.chain_rewrite import Chain, ChainRefused, chain_of, rewritten
 
@@ -255,6 +255,8 @@ class _FirstCall(Interpreter):
                 made = dict(zip(chain.outputs, proof.adopted() or ()))
                 result = made.pop(n, result)
                 self.env.update(made)
+            # No step after this one has tensors of a proof's sizes, or of what the chain made.
+            memory.trim()
         return result
 
 

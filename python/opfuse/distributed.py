@@ -13,6 +13,7 @@ from typing import Any
 _AHEAD = 5
 # Boundaries that rank 0 polls for announcements before a rank counts as missing.
 _PATIENCE = 50
+_YES, _NO = "yes", "no "
 
 
 class CalledOff(Exception):
@@ -46,6 +47,15 @@ class Ranks:
     def announce(self, meeting: str, value: str) -> None:
         self._announced.add(meeting)
         self._store.set(f"{meeting}/value/{self.rank}", value)
+
+    def vote(self, meeting: str, refusal: str) -> None:
+        """Announces "" for yes, or why not; one no is everybody's: see `refusal`."""
+        self.announce(meeting, f"{_NO}rank {self.rank}: {refusal}" if refusal else _YES)
+
+    def refusal(self, meeting: str) -> str:
+        """After a vote: why it was refused, "" where all said yes."""
+        value = self.value(meeting)
+        return value.removeprefix(_NO) if value.startswith(_NO) else ""
 
     def propose(self, meeting: str, value: str, step: int) -> None:
         """Rank 0 decides alone: the others learn `value` and the step from which it counts."""
@@ -89,6 +99,8 @@ class Ranks:
         self._polls[meeting] = self._polls.get(meeting, 0) + 1
         if missing and self._polls[meeting] > _PATIENCE:
             self.call_off(f"rank {missing[0]} did not answer")
+        elif not missing and any(value.startswith(_NO) for value in values):
+            self.propose(meeting, next(v for v in values if v.startswith(_NO)), step)
         elif not missing and len(set(values)) > 1:
             other = next(rank for rank, value in enumerate(values) if value != values[0])
             self.call_off(f"rank {other} has another plan than rank 0")

@@ -5,6 +5,7 @@ The statistics are the session's (opfuse/verify/statistics.h); here is what need
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
@@ -29,7 +30,8 @@ class Measurement:
     """Old and new steps in random order until the session has decided.
 
     `publish` gets the session's answer whenever there is news. `labels` name the steps of both
-    sides. After each change `warm_steps` steps run that do not count.
+    sides. After each change `warm_steps` steps run that do not count. With `ranks`, `meeting` names
+    the one at which they end this measurement.
     Example: `m.open(); yield from m.run(); outcome = m.close()`
     """
 
@@ -42,6 +44,7 @@ class Measurement:
         publish: Callable[[dict[str, Any]], None],
         *,
         ranks: distributed.Ranks | None = None,
+        meeting: str = "end",
         budget: int = 64,
         labels: tuple[str, str] = ("old", "new"),
         warm_steps: int = 0,
@@ -52,6 +55,7 @@ class Measurement:
         self.sides = sides
         self.publish = publish
         self.ranks = ranks
+        self.meeting = meeting
         self.budget = budget
         self.labels = labels
         self.warm_steps = warm_steps
@@ -65,17 +69,18 @@ class Measurement:
     def run(self) -> Generator[str, StepSample, None]:
         """Yields the coming step's side; ends when it is decided. Raises SwitchRefused when the
         code to switch was running at too many boundaries."""
-        begin = self.boundaries.step
-        while True:
+        for position in itertools.count():
             coming = self.session.call("ab_next")
             done = coming["phase"] == "done"
             if self._decided(done, coming["outcome"]):
                 return
-            replaced = self._side(coming, self.boundaries.step - begin)
+            replaced = self._side(coming, position)
             changes = replaced != self.sides.on
             usable = self._try_switch(replaced)
             for _ in range(self.warm_steps if changes else 0):
                 yield "warm"
+                if self.ranks is not None and self.ranks.due(self.meeting, self.boundaries.step):
+                    return
             sample: StepSample = yield self.labels[self.sides.on]
             fault.reach("measure")
             if not usable:
@@ -89,8 +94,8 @@ class Measurement:
         assert self._open
         self._open = self.boundaries.measuring = False
         ab = self.session.call("ab_state")
-        if self.ranks is not None and self.ranks.value("end"):
-            ab["outcome"] = self.ranks.value("end")
+        if self.ranks is not None and self.ranks.value(self.meeting):
+            ab["outcome"] = self.ranks.value(self.meeting)
         self.publish(ab)
         return ab
 
@@ -137,7 +142,7 @@ class Measurement:
         )
 
     def _side(self, coming: dict[str, Any], position: int) -> bool:
-        """Which side runs. All ranks must agree, so there it follows from the step alone."""
+        """Which side runs. All ranks must agree, so there it follows from how many ran before."""
         if self.ranks is None:
             return bool(coming["replaced"])
         pair, second = divmod(position, 2)
@@ -148,6 +153,6 @@ class Measurement:
         """Is it over before the coming step? With ranks, rank 0 says so, for all at one step."""
         if self.ranks is None:
             return done
-        if self.ranks.rank == 0 and done and not self.ranks.value("end"):
-            self.ranks.propose("end", outcome, self.boundaries.step)
-        return self.ranks.due("end", self.boundaries.step)
+        if self.ranks.rank == 0 and done and not self.ranks.value(self.meeting):
+            self.ranks.propose(self.meeting, outcome, self.boundaries.step)
+        return self.ranks.due(self.meeting, self.boundaries.step)

@@ -7,6 +7,7 @@ against the code as it is by then and stays only where the whole interval lies a
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from opfuse import wording
@@ -47,6 +48,10 @@ class Kind:
         self.ms = 0.0
 
     @property
+    def place(self) -> tuple[str, str]:
+        return self.rule, self.target
+
+    @property
     def own(self) -> bool:
         return self.target.startswith("opfuse.")
 
@@ -74,7 +79,7 @@ def kinds_of(sites: list[dict[str, Any]]) -> list[Kind]:
 class Search:
     """Writes `search` of the result: a row for each kind.
 
-    Example: `switch = yield from Search(planner, state).run(1, everything, alternate)`
+    Example: `switch = yield from Search(planner, state).run(1, everything, alternate, order)`
     """
 
     def __init__(self, planner: Planner, state: State) -> None:
@@ -83,9 +88,15 @@ class Search:
         self.rows: list[dict[str, Any]] = []
         self._switches: list[Switch] = []
 
-    def run(self, before: int, everything: Switch, alternate: Alternate) -> Steps:
+    def order(self) -> str:
+        """The kinds in the order in which this process would try them, as text."""
+        return json.dumps([kind.place for kind in kinds_of(self.state.result["sites"])])
+
+    def run(self, before: int, everything: Switch, alternate: Alternate, order: str) -> Steps:
         """Gives the switch of what is kept: `everything` where all of it or none of it won."""
+        places = json.loads(order)
         kinds = kinds_of(self.state.result["sites"])
+        kinds.sort(key=lambda kind: places.index([*kind.place]))
         self.state.result["search"] = self.rows
         kept: list[Kind] = []
         current = Switch()

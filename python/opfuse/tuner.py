@@ -15,7 +15,7 @@ from typing import Any
 from opfuse import boundary, distributed, fault, native, record, wording
 from opfuse.boundary import Boundaries, StepSample
 from opfuse.costs import Costs
-from opfuse.levers import LeverTrials
+from opfuse.levers import LeverRefused, LeverTrials
 from opfuse.levers.lever import Context
 from opfuse.measurement import Measurement
 from opfuse.planning import Done, Planner
@@ -51,6 +51,7 @@ class Tuner:
             config, session, state, boundaries, self.costs, write=self._write_record
         )
         self._measurement: Measurement | None = None
+        self._measurements = 0
         self.levers = LeverTrials(state)
         self._searching: Search | None = None
         self._done: Done | None = None  # the outcome of the operators
@@ -102,8 +103,8 @@ class Tuner:
             self.session.call("record_abandon")
 
     def leave_ranks(self) -> None:
-        """Tells the other ranks that this one is out."""
-        if self.ranks is not None:
+        """Tells the other ranks that this one is out, where they go on."""
+        if self.ranks is not None and not self.ranks.called_off():
             self.ranks.call_off(f"rank {self.ranks.rank} stopped")
 
     def interrupted(self) -> None:
@@ -154,10 +155,11 @@ class Tuner:
             raise Done("dry_run", "found and proved; nothing was switched, as asked")
         yield from self._meet("plan", plan["hash"])
         after = yield from self._validate((values, before))
+        yield from self._meet("validated", plan["hash"])
         if self.config.get("search"):
             after = yield from self._search(before, values, after)
+            yield from self._meet("searched", self.state.result["plan"]["hash"])
         self._write_record(after, "after")
-        yield from self._meet("validated", plan["hash"])
         yield from self._measure()
 
     def _record_only(self) -> Steps:
@@ -301,14 +303,11 @@ class Tuner:
 
     def _search(self, before: int, values: int, after: int) -> Steps:
         """Leaves in the switch what pays by itself; gives the record of the step with that."""
-        if self.ranks is not None:
-            self.state.trouble(
-                "--search: ranks cannot switch kinds together; all are measured at once"
-            )
-            return after
         everything = self.switch
         self._searching = Search(self.planner, self.state)
-        self.switch = yield from self._searching.run(before, everything, self._alternate)
+        # By the time that they take, which every rank has measured for itself: rank 0's order.
+        order = yield from self._hear("order", self._searching.order())
+        self.switch = yield from self._searching.run(before, everything, self._alternate, order)
         self._searching = None
         if self.switch is everything:
             return after
@@ -331,8 +330,10 @@ class Tuner:
     def _alternate(
         self, sides: Any, publish: Any, labels: tuple[str, str] = ("old", "new"), warm: int = 0
     ) -> Steps:
+        self._measurements += 1
         self._measurement = Measurement(
-            self.session, self.state, self.boundaries, sides, publish, ranks=self.ranks,
+            self.session, self.state, self.boundaries, sides, publish,
+            ranks=self.ranks, meeting=f"end/{self._measurements}",
             budget=self.config.get("budget_steps", 64), labels=labels, warm_steps=warm,
         )  # fmt: skip
         with self.costs.stage("measure"):
@@ -341,6 +342,7 @@ class Tuner:
             yield from self._measurement.run()
         except SwitchRefused as refused:
             self._measurement.close()
+            self.leave_ranks()
             raise Done("undecided", str(refused)) from None
         self._measurement.close()
 
@@ -349,13 +351,13 @@ class Tuner:
         wanted = [name for name in self.config.get("levers", []) if name not in ("ops", "library")]
         if not wanted or done.outcome in ("failed", "dry_run"):
             return
-        ranks = self.ranks is not None
         for _ in range(_STEPS_TO_FIND_ROOT):
             if self.boundaries.root is None:
                 yield "plain"
         try:
-            yield from self.levers.run(wanted, self._lever_context(), self._alternate, ranks)
-        except (Done, SwitchRefused) as reached:
+            yield from self.levers.run(wanted, self._lever_context(), self._alternate, self._agree)
+        except (Done, SwitchRefused, LeverRefused, distributed.CalledOff) as reached:
+            self.leave_ranks()
             self.state.trouble(f"the levers were not measured to the end: {reached}")
             self.levers.undo()
             self.switch.set(done.outcome == "tuned")
@@ -364,6 +366,7 @@ class Tuner:
         return Context(
             self.config, self.session, self.boundaries, self.switch,
             record=lambda: self._record("replayed", values=True), forget=self._forget,
+            leave_ranks=self.leave_ranks,
         )  # fmt: skip
 
     # The ranks
@@ -378,8 +381,28 @@ class Tuner:
         if self.ranks is None:
             return
         self.ranks.announce(meeting, value)
+        yield from self._until(meeting)
+
+    def _agree(self, meeting: str, refusal: str) -> Steps:
+        """Gives why any rank refuses, at the same step in all; "" where none does."""
+        if self.ranks is None:
+            return refusal
+        self.ranks.vote(meeting, refusal)
+        yield from self._until(meeting)
+        return self.ranks.refusal(meeting)
+
+    def _hear(self, meeting: str, value: str) -> Steps:
+        """Gives rank 0's value, at the same step in all."""
+        if self.ranks is None:
+            return value
+        if self.ranks.rank == 0:
+            self.ranks.propose(meeting, value, self.boundaries.step)
+        yield from self._until(meeting)
+        return self.ranks.value(meeting)
+
+    def _until(self, meeting: str) -> Steps:
         while not self.ranks.due(meeting, self.boundaries.step):
-            yield "plain"
+            yield "new" if self.switch.on else "plain"
 
     # The end
 

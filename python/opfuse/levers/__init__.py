@@ -12,7 +12,7 @@ from typing import Any
 from opfuse import wording
 from opfuse.levers.graph import GraphLever
 from opfuse.levers.layout import LayoutLever
-from opfuse.levers.lever import Alternate, Context, Lever, LeverRefused, Steps
+from opfuse.levers.lever import Agree, Alternate, Context, Lever, LeverRefused, Steps
 from opfuse.levers.memory import MemoryLever
 from opfuse.levers.optimizer import OptimizerLever
 from opfuse.state import State
@@ -55,35 +55,44 @@ class LeverTrials:
         self.kept: list[Lever] = []
         self._trying: Lever | None = None
 
-    def run(self, names: list[str], context: Context, alternate: Alternate, ranks: bool) -> Steps:
+    def run(self, names: list[str], context: Context, alternate: Alternate, agree: Agree) -> Steps:
+        """`agree(meeting, refusal)`: ranks go on together, or none of them does."""
         rows: list[dict[str, Any]] = []
         self.state.result["levers"] = rows
         self.boundaries = context.boundaries
         for name in names:
             row = {"name": name, "outcome": "refused", "reason": "", "kept": False}
             rows.append(row)
+            refusal = ""
             try:
-                if ranks:
-                    raise LeverRefused("ranks cannot switch it together yet")
-                yield from self._try(LEVERS[name](context), row, alternate)
+                yield from self._prepare(LEVERS[name](context), row)
             except LeverRefused as refused:
-                if self._trying is not None:
-                    self._trying.drop()
-                    self._trying = None
-                row.update(outcome="refused", reason=str(refused))
-                self._say(f"lever {name}: {refused}")
+                refusal = str(refused)
+            refusal = yield from agree(f"lever/{name}", refusal)
+            if not refusal:
+                try:
+                    yield from self._measure(row, alternate)
+                except LeverRefused as refused:  # by this rank alone
+                    refusal = str(refused)
+                    context.leave_ranks()
+            if refusal:
+                self._give_up(row, refusal)
         kept: list[Any] = [context.switch] if context.switch.on else []
         kept += self.kept
         if self.kept and len(kept) > 1:
             yield from self._all(Together(*kept), alternate)
 
-    def _try(self, lever: Lever, row: dict[str, Any], alternate: Alternate) -> Steps:
+    def _prepare(self, lever: Lever, row: dict[str, Any]) -> Steps:
         row.update(what=lever.what, lines=list(lever.lines), where=lever.where, outcome="running")
         self._trying = lever
         self._say(f"trying lever {lever.name}: {lever.what}", "measuring")
         begin = time.perf_counter()
         yield from lever.prepare()
         row.update(what=lever.what, prepare_s=round(time.perf_counter() - begin, 6))
+
+    def _measure(self, row: dict[str, Any], alternate: Alternate) -> Steps:
+        lever = self._trying
+        assert lever is not None
         labels = (f"{lever.name}_off", f"{lever.name}_on")
         yield from alternate(lever, lambda ab: row.update(ab=ab), labels, lever.warm_steps)
         row.update(outcome=row["ab"]["outcome"], reason=wording.ratio(row["ab"]))
@@ -95,6 +104,13 @@ class LeverTrials:
         else:
             lever.drop()
         self._say(f"lever {lever.name} {'' if row['kept'] else 'not '}kept: {row['reason']}")
+
+    def _give_up(self, row: dict[str, Any], refusal: str) -> None:
+        if self._trying is not None:
+            self._trying.drop()
+            self._trying = None
+        row.update(outcome="refused", reason=refusal)
+        self._say(f"lever {row['name']}: {refusal}")
 
     def _all(self, everything: Together, alternate: Alternate) -> Steps:
         self._say("measuring everything that is kept against the original code", "measuring")

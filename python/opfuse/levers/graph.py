@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch._dynamo.config as dynamo
 
-from opfuse.levers.lever import Context, Lever, LeverRefused, Steps, devices_of
+from opfuse.levers.lever import Context, Lever, LeverRefused, Steps, devices_of, wrapper_of
 
 _MISSING = object()
 # The first call captures and proves; the second may capture again, where the first made state.
@@ -63,8 +63,8 @@ class GraphLever(Lever):
             raise LeverRefused("no root module is called")
         if devices := devices_of(root) - {"cpu"}:
             raise LeverRefused(f"the model is on {', '.join(sorted(devices))}")
-        if type(root).__name__ in ("DistributedDataParallel", "FullyShardedDataParallel"):
-            raise LeverRefused(f"the root module is a {type(root).__name__}")
+        if wrapper := wrapper_of(root):
+            raise LeverRefused(f"the root module is a {wrapper}")
         own = root.__dict__.get("forward", _MISSING)
         if own is not _MISSING:
             raise LeverRefused("the root module's forward is set on the object, not its class")

@@ -9,7 +9,7 @@ import torch
 
 from opfuse import native
 from opfuse.boundary import Hook, signature_of
-from opfuse.levers.lever import Context, Lever, LeverRefused, Steps, devices_of
+from opfuse.levers.lever import Context, Lever, LeverRefused, Steps, devices_of, wrapper_of
 
 _CONVOLUTIONS = (torch.nn.Conv2d, torch.nn.ConvTranspose2d)
 _WARM_STEPS = 3  # a captured graph is captured once more for other strides
@@ -38,6 +38,8 @@ class LayoutLever(Lever):
             raise LeverRefused("no root module is called")
         if devices := devices_of(root) - {"cpu", "cuda"}:
             raise LeverRefused(f"the model is on {', '.join(sorted(devices))}")
+        if wrapper := wrapper_of(root):
+            raise LeverRefused(f"the {wrapper} has laid out its buckets of gradients already")
         if not any(isinstance(module, _CONVOLUTIONS) for module in root.modules()):
             raise LeverRefused("the model has no convolution over two dimensions")
         self._optimizer = context.boundaries.optimizer

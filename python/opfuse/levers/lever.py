@@ -12,6 +12,8 @@ from opfuse.switch import Switch
 Steps = Generator[str, StepSample, Any]
 # Measures two sides: (sides, publish, labels of their steps, steps to warm up after a change).
 Alternate = Callable[[Any, Callable[[dict[str, Any]], None], tuple[str, str], int], Steps]
+# Hears why this rank refuses, "" where it does not; gives why any rank does.
+Agree = Callable[[str, str], Steps]
 
 
 class LeverRefused(RuntimeError):
@@ -30,6 +32,8 @@ class Context:
     record: Callable[[], Steps]
     # Drops a record.
     forget: Callable[[int], None]
+    # Tells the other ranks that this one is out.
+    leave_ranks: Callable[[], None]
 
 
 class Lever:
@@ -61,6 +65,12 @@ class Lever:
     def drop(self) -> None:
         """Takes it back for good."""
         self.set(False)
+
+
+def wrapper_of(root: Any) -> str:
+    """The class that holds the model for several ranks, "" where none does."""
+    name = type(root).__name__
+    return name if name in ("DistributedDataParallel", "FullyShardedDataParallel") else ""
 
 
 def devices_of(root: Any) -> set[str]:
