@@ -6,7 +6,7 @@ import pytest
 from live import MEASURED
 
 DDP = """
-import os, sys, torch, torch.distributed as dist, torch.nn as nn, torch.nn.functional as F
+import os, sys, time, torch, torch.distributed as dist, torch.nn as nn, torch.nn.functional as F
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -33,6 +33,7 @@ sums = torch.stack([p.double().sum() for p in model.parameters()])
 sys.stdout.write(" ".join([str(rank), *(v.item().hex() for v in sums)]) + "\\n")  # one write
 sys.stdout.flush()
 dist.barrier()
+time.sleep(0.5)  # torch 2.13 joins gloo's threads with the GIL held, which they may still want
 dist.destroy_process_group()
 """
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Fuzzes every reader of trace files, one after another, with libFuzzer and the address and undefined
-# behaviour sanitizers. Needs clang++. New inputs stay in build/fuzz/corpus; a finding ends it, and is
-# kept as build/fuzz/finding-*.
+# Fuzzes every reader of trace files, one on each core at a time, with libFuzzer and the address and
+# undefined behaviour sanitizers. Needs clang++. New inputs stay in build/fuzz/corpus; a finding ends
+# it, and is kept as build/fuzz/finding-*.
 #   tools/fuzz.sh [SECONDS each, default 600]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,11 +12,13 @@ cmake -G Ninja -S . -B build/fuzz -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_C_CO
 readers=$(cd fuzz/corpus && ls)
 # shellcheck disable=SC2086
 ninja -C build/fuzz $(printf 'opfuse_fuzz_%s ' $readers)
-for reader in $readers; do
-  mkdir -p "build/fuzz/corpus/$reader"
-  "build/fuzz/bin/opfuse_fuzz_$reader" "build/fuzz/corpus/$reader" "fuzz/corpus/$reader" \
-    -max_total_time="$seconds" -max_len=20000 -rss_limit_mb=4096 -print_final_stats=1 \
-    -artifact_prefix="build/fuzz/finding-$reader-" 2>"build/fuzz/$reader.log" ||
-    { tail -40 "build/fuzz/$reader.log" >&2; exit 1; }
-  echo "$reader: $(sed -n 's/^stat::number_of_executed_units: *//p' "build/fuzz/$reader.log") runs in $seconds s"
-done
+one() {
+  mkdir -p "build/fuzz/corpus/$1"
+  "build/fuzz/bin/opfuse_fuzz_$1" "build/fuzz/corpus/$1" "fuzz/corpus/$1" \
+    -max_total_time="$2" -max_len=20000 -rss_limit_mb=4096 -print_final_stats=1 \
+    -artifact_prefix="build/fuzz/finding-$1-" 2>"build/fuzz/$1.log" ||
+    { tail -40 "build/fuzz/$1.log" >&2; return 255; }  # 255: xargs begins no other
+  echo "$1: $(sed -n 's/^stat::number_of_executed_units: *//p' "build/fuzz/$1.log") runs in $2 s"
+}
+export -f one
+printf '%s\n' $readers | xargs -P "$(nproc)" -I READER bash -c 'one READER "$0"' "$seconds"

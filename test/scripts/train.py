@@ -341,6 +341,7 @@ def loader(start):
 
 def ddp():
     import datetime
+    import time
 
     import torch.distributed as dist
 
@@ -359,6 +360,7 @@ def ddp():
         if rank == 0:
             show(loss)
     dist.barrier()  # the rank that holds the store must not leave first
+    time.sleep(0.5)  # torch 2.13 joins gloo's threads with the GIL held, which they may still want
     dist.destroy_process_group()
     return model
 

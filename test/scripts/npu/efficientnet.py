@@ -9,6 +9,7 @@ copies in host memory.
 
 import os
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(os.environ["OPFUSE_EFFICIENTNET"]).parent))
@@ -77,4 +78,5 @@ for step in range(1, int(sys.argv[1]) + 1):
     torch.npu.reset_peak_memory_stats()
 say(rank, "original code" if MemoryEfficientSwish.forward.__code__.co_code == code else "edited")
 if RANKS > 1:
+    time.sleep(0.5)  # torch 2.13 joins gloo's threads with the GIL held, which they may still want
     dist.destroy_process_group()
