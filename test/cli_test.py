@@ -270,3 +270,17 @@ def test_doctor_says_what_to_do_about_a_python_without_torch(tmp_path):
     done = opfuse("doctor", "--python", "./python", cwd=tmp_path)
     assert done.returncode == 1
     assert b"cannot be imported" in done.stdout and b"make build" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "variable, missing",
+    [
+        ("OPFUSE_PYTHON_DIR", "no opfuse/_shim/sitecustomize.py there"),
+        ("OPFUSE_LIBRARY", "no such file"),
+    ],
+)
+def test_a_variable_that_leads_nowhere_is_named_and_the_command_runs(tmp_path, variable, missing):
+    nowhere = tmp_path / "nowhere"
+    done = opfuse("tune", "--", "touch", "ran", cwd=tmp_path, env={variable: str(nowhere)})
+    assert done.returncode == 0 and (tmp_path / "ran").exists()
+    assert f"{variable}={nowhere}, found {missing}" in done.stderr.decode()

@@ -40,7 +40,7 @@ PYTHONPATH="$root/python${PYTHONPATH:+:$PYTHONPATH}" OPFUSE_OPS_LIBRARY="$(dirna
 if [ "$parts" = 4 ]; then
   say "4 of 4: opfuse tune --levers all -- python main.py (operators of opfuse.functional, captured graph, layout, optimizer, allocator)"
   cd "$example"
-  "$opfuse" tune --levers all --budget 24 --once -f -o "$levers" -- \
+  "$opfuse" tune --levers all --budget 48 --once -f -o "$levers" -- \
     "$python" main.py --arch efficientnet-b0 -b "$batch" --image-size "$size" --epochs 1 --steps 400 -j 0 --lr 0.01
   say "the reports: $report/report.html and $levers/report.html"
 else

@@ -52,9 +52,23 @@ std::string library_path(const fs::path& bin, const std::string& python_dir) {
   return "";
 }
 
+// What a variable of the environment says must be there.
+Status check_given(const char* variable, const std::string& inside, const char* what) {
+  const char* given = std::getenv(variable);
+  std::error_code ignored;
+  if (!given) return ok_status();
+  const fs::path place = inside.empty() ? fs::path(given) : fs::path(given) / inside;
+  if (fs::exists(place, ignored)) return ok_status();
+  return Error{"installation: expected " + std::string(what) + " in " + variable + "=" + given +
+               ", found no " + (inside.empty() ? "such file" : inside + " there") +
+               "; correct the variable or leave it out"};
+}
+
 }  // namespace
 
 Result<Installation> find_installation() {
+  OPFUSE_TRY_STATUS(check_given("OPFUSE_PYTHON_DIR", kShim, "opfuse's Python part"));
+  OPFUSE_TRY_STATUS(check_given("OPFUSE_LIBRARY", "", "libopfuse_torch.so"));
   const fs::path bin = own_directory();
   Installation installation;
   installation.python_dir = python_directory(bin);
