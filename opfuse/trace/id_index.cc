@@ -29,7 +29,8 @@ void IdIndex::for_each(int64_t id, Visit visit) const {
 void IdIndex::learn(std::span<const std::pair<int32_t, int64_t>> ids_of_rows) {
   if (!ambiguous()) return;
   std::map<Process, std::map<Process, int64_t>> votes;
-  for (const auto& [row, id] : ids_of_rows) {
+  for (const auto& [of, id] : ids_of_rows) {
+    const int32_t row = of;  // clang 14 takes no structured binding into a lambda
     int32_t nearest = kNone;
     for_each(id, [&](int32_t candidate) {
       if (nearest == kNone || std::abs(candidate - row) < std::abs(nearest - row))
