@@ -56,6 +56,16 @@ class ClampedSwish(Swish):
         return torch.clamp(grad * (s * (1 + x * (1 - s))), -0.01, 0.01)
 
 
+class FarSwish(Swish):
+    """Another function where no value of an ordinary call lies."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        s = torch.sigmoid(x)
+        return grad * (s * (1 + x * (1 - s))) + torch.relu(x - 30)
+
+
 CALLS = []
 
 
@@ -208,6 +218,7 @@ def test_a_module_that_is_exchanged_later_is_used(backend):
     [
         (HalvedSwish, "another function: gradient"),
         (ClampedSwish, "another function: gradient"),
+        (FarSwish, "with values 64 times this call's"),
         (TalkativeSwish, "is not straight-line code"),
     ],
 )

@@ -1,10 +1,13 @@
 """Is a fused operator the function that a chain of a captured graph computes? Asked on the values
 of a running call, with gradients and buffers, in float64 and in the call's own dtypes.
 
-In float64 both must agree to 2^-40 of the tensor's largest magnitude: that is the same function. In
-the call's dtypes the fused operator's distance to the float64 values may be twice the chain's, and
-eight roundoffs of the largest magnitude (u = eps / 2) beyond; dtype, sizes and strides must be the
-chain's. The limits are those of opfuse/verify/metrics.h, taken over a tensor as a whole.
+In float64 both must agree to 2^-40 of the tensor's largest magnitude: that is the same function. A
+custom autograd.Function has a backward that the graph does not show: with one in the chain that is
+asked again with all values 64 times as large, and as small, so that what it does far from this
+call's values is seen. In the call's dtypes the fused operator's distance to the float64 values may
+be twice the chain's, and eight roundoffs of the largest magnitude (u = eps / 2) beyond; dtype,
+sizes and strides must be the chain's. The limits are those of opfuse/verify/metrics.h, taken over
+a tensor as a whole.
 """
 
 from __future__ import annotations
@@ -16,10 +19,15 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
+from opfuse.capture import is_function
 from opfuse.chain_rewrite import Chain, composition
 
 SAME_FUNCTION = 2.0**-40
 ALLOWED_ROUNDOFFS = 8
+FAR = (64.0, 1 / 64)  # times the call's values
+# There a gate is 1 to the last bit, and what is left of its gradient is rounding: cotangents are up
+# to 1/2, so what is below a thousandth counts as no gradient.
+SAME_FAR, LEAST_SCALE_FAR = 2.0**-20, 1e-3
 SAMPLES = 2  # of the leading dimension, where all that is computed there is one sample's
 _SMALL = 1 << 16  # elements: buffers that the chain itself writes are copied before it
 _LOWERING_CASTS = {"float": "double", "half": "double", "bfloat16": "double"}
@@ -63,12 +71,23 @@ class Proof:
             try:
                 with torch.random.fork_rng(devices=[]):
                     alone = composition(self.graph, self.chain)
-                    found = _compare(alone, self.chain, values)
+                    found = _compare(alone, self.chain, values) or self._far(alone, values)
             except Exception as error:  # sizes that the graph holds as numbers, among others
                 found = f"it could not be proved: {type(error).__name__}: {error}".splitlines()[0]
             if not found:
                 return ""
         return found
+
+    def _far(self, alone: GraphModule, values: dict[Node, Any]) -> str:
+        if not any(is_function(node) for node in self.chain.nodes):
+            return ""
+        for factor in FAR:
+            scaled = {node: _scaled(value, factor) for node, value in values.items()}
+            limits = (SAME_FAR, LEAST_SCALE_FAR)
+            _, _, found = _same_function(alone, self.chain, scaled, *limits)
+            if found:
+                return f"{found}, with values {factor:g} times this call's"
+        return ""
 
     def adopted(self) -> tuple[Any, ...] | None:
         """What the fused operator gives on the call's own inputs, as `chain.outputs`, after a proof
@@ -121,22 +140,43 @@ def _first_samples(values: dict[Node, Any]) -> dict[Node, Any] | None:
     }
 
 
+def _scaled(value: Any, factor: float) -> Any:
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return value
+    return (value.detach() * factor).requires_grad_(value.requires_grad)
+
+
 def _compare(alone: GraphModule, chain: Chain, values: dict[Node, Any]) -> str:
+    truth, grad, found = _same_function(alone, chain, values)
+    return found or _compare_accuracy(alone, chain, values, truth, grad)
+
+
+def _same_function(
+    alone: GraphModule,
+    chain: Chain,
+    values: dict[Node, Any],
+    limit: float = SAME_FUNCTION,
+    least_scale: float = 0.0,
+) -> tuple[list[tuple[str, Tensor | None]], bool, str]:
+    """What the chain gives in float64, whether gradients were taken, and where the fused operator
+    gives something else."""
     grad = torch.is_grad_enabled()
     old64 = _Run(values, chain, torch.float64, grad)
     old64.run(lambda given: _InFloat64(alone).run(*given.values()))
     new64 = _Run(values, chain, torch.float64, grad)
     new64.run(chain.call)
-    for (name, truth), (_, other) in zip(old64.results(), new64.results(), strict=True):
+    truths = list(old64.results())
+    for (name, truth), (_, other) in zip(truths, new64.results(), strict=True):
         if truth is None or other is None:
             if truth is not other:
-                return f"{name} exists on one side alone"
+                return truths, grad, f"{name} exists on one side alone"
             continue
         scale = truth.abs().max().item() if truth.numel() else 0.0
         distance = (truth - other).abs().max().item() if truth.numel() else 0.0
-        if not distance <= SAME_FUNCTION * scale:
-            return f"another function: {name} differs by {distance:.1e} of {scale:.1e} in float64"
-    return _compare_accuracy(alone, chain, values, list(old64.results()), grad)
+        if not distance <= limit * max(scale, least_scale):
+            problem = f"{name} differs by {distance:.1e} of {scale:.1e} in float64"
+            return truths, grad, f"another function: {problem}"
+    return truths, grad, ""
 
 
 def _compare_accuracy(
