@@ -1,6 +1,7 @@
 """Levers and --search under torchrun: tried, measured, kept and refused by all ranks together."""
 
 import sys
+from pathlib import Path
 
 import pytest
 from live import MEASURED
@@ -82,8 +83,10 @@ def test_levers_are_tried_by_all_ranks_together(ranks):
 
 
 @pytest.mark.timeout(300)
-def test_what_one_rank_refuses_is_tried_by_none(ranks):
-    run, (first, second) = ranks("--levers", "memory,optimizer", steps=250, env={"OWN_MEMORY": "1"})
+def test_what_one_rank_refuses_is_tried_by_none(ranks, library):
+    operators = Path(library).parent / "libopfuse_ops.so"
+    env = {"OWN_MEMORY": "1", "OPFUSE_OPS_LIBRARY": str(operators)}
+    run, (first, second) = ranks("--levers", "memory,optimizer", steps=250, env=env)
     assert in_step(first, second) and "memory_on" not in sides_of(first)
     for state in (first, second):
         optimizer, memory = state["result"]["levers"]

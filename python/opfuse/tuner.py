@@ -52,6 +52,7 @@ class Tuner:
         )
         self._measurement: Measurement | None = None
         self._measurements = 0
+        self._agreed = False  # nobody waits for this rank any more
         self.levers = LeverTrials(state)
         self._searching: Search | None = None
         self._done: Done | None = None  # the outcome of the operators
@@ -356,6 +357,7 @@ class Tuner:
                 yield "plain"
         try:
             yield from self.levers.run(wanted, self._lever_context(), self._alternate, self._agree)
+            self._agreed = True
         except (Done, SwitchRefused, LeverRefused, distributed.CalledOff) as reached:
             self.leave_ranks()
             self.state.trouble(f"the levers were not measured to the end: {reached}")
@@ -415,7 +417,8 @@ class Tuner:
             if site.get("status") == "planned" and measured:
                 site["kept"] = kept
         self.state.result["costs"] = self.costs.summary()
-        if self.ranks is not None and done.outcome in ("nothing_found", "refused", "failed"):
+        gave_up = done.outcome in ("nothing_found", "refused", "failed") and not self._agreed
+        if self.ranks is not None and gave_up:
             self.ranks.call_off(f"rank {self.ranks.rank}: {done.reason}")
         if not kept:
             self.roll_back()
