@@ -7,7 +7,7 @@ import pytest
 from conftest import SCRIPTS
 
 NPU = SCRIPTS / "npu"
-SILU_PAYS = ("sigmoid=0.05", "npu_mish=0.2")
+SILU_PAYS = ("sigmoid=0.25", "npu_mish=0.3")
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_kind_that_does_not_pay_is_left_out(searched):
 
 
 def test_where_none_pays_by_itself_all_are_measured_together(searched):
-    run = searched(120, "Silu,Mish", "still", "npu_silu=0.1", "npu_mish=0.1")
+    run = searched(120, "Silu,Mish", "still", "npu_silu=0.25", "npu_mish=0.25")
     assert run.returncode == 0, run.stderr
     assert [row["kept"] for row in run.report["search"]] == [False, False]
     assert run.report["outcome"] == "not_faster", run.stderr
@@ -62,7 +62,7 @@ def test_where_none_pays_by_itself_all_are_measured_together(searched):
 
 
 def test_a_single_kind_needs_no_search(searched):
-    run = searched(60, "Silu", "still", "sigmoid=0.05")
+    run = searched(60, "Silu", "still", "sigmoid=0.25")
     assert run.returncode == 0, run.stderr
     assert run.report["outcome"] == "tuned" and run.report["search"] == []
 
